@@ -1,0 +1,96 @@
+"""Files and folders that appear whole or not at all.
+
+A writer works on a hidden neighbour of the target and renames it at the end; a rename within one
+folder is atomic, so a reader, a crash or a full disk never sees half a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from dovetail.core.errors import FormatError
+
+__all__ = ["sha256_of", "whole_folder", "write_whole"]
+
+HIDDEN = ".dovetail-"
+"""Prefix of unfinished work; whatever bears it may be swept away."""
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Write a file so that it is either the old one or the new one, never a mixture.
+
+    >>> import tempfile; folder = Path(tempfile.mkdtemp())
+    >>> write_whole(folder / "a.txt", "whole"); (folder / "a.txt").read_text()
+    'whole'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f"{HIDDEN}{uuid4().hex}")
+    try:
+        with open(hidden, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    except OSError as error:
+        hidden.unlink(missing_ok=True)
+        raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill, which becomes ``path`` when the block ends well and vanishes otherwise.
+
+    With ``replace`` an older folder of that name is exchanged; without, its presence is an error
+    (``FileExistsError``), found at the rename so that two writers cannot both win.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f"{HIDDEN}{uuid4().hex}")
+    try:
+        hidden.mkdir()
+        yield hidden
+        for file in hidden.rglob("*"):
+            _sync(file)
+        _sync(hidden)
+        if replace and path.exists():
+            old = path.with_name(f"{HIDDEN}{uuid4().hex}")
+            os.rename(path, old)
+            os.rename(hidden, path)
+            shutil.rmtree(old)
+        else:
+            _rename_new(hidden, path)
+        _sync(path.parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _rename_new(hidden: Path, path: Path) -> None:
+    try:
+        os.rename(hidden, path)  # POSIX lets a folder replace an empty folder, and nothing else
+    except OSError:
+        if path.exists():
+            raise FileExistsError(f"{path} is there already") from None
+        raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,193 @@
+"""Frozen dataclasses to JSON and back, strictly.
+
+``to_plain`` turns dataclasses, tuples and mappings into what :mod:`json` can write.  ``from_plain``
+reads them back *by the type annotations*: an unknown field, a missing one or a value of the wrong
+type is a :class:`FormatError` that names the place.  What is read from a file is therefore checked
+before anything is built from it.
+
+A class with its own notation defines ``to_plain(self)`` and ``from_plain(cls, value, where)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from dovetail.core.errors import FormatError
+
+__all__ = ["dumps", "from_plain", "read_json", "to_plain"]
+
+T = TypeVar("T")
+
+MOST_BYTES = 4 << 20
+"""A JSON file of ours is small; a larger one is refused before it is parsed."""
+
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def to_plain(value: Any) -> Any:
+    """Turn dataclasses, tuples and mappings into lists, dicts and scalars.
+
+    JSON has no NaN; a float that is not finite becomes ``"nan"``, ``"inf"`` or ``"-inf"``.
+
+    >>> to_plain({"shape": (1, None), "loss": float("nan")})
+    {'shape': [1, None], 'loss': 'nan'}
+    """
+    own = getattr(value, "to_plain", None)
+    if own is not None and not isinstance(value, type):
+        return own()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"cannot write {type(value).__name__} as JSON: {value!r}")
+
+
+def from_plain(kind: type[T], value: Any, where: str = "value") -> T:
+    """Read what :func:`to_plain` wrote, checking every type on the way.
+
+    >>> from_plain(tuple[int, ...], [1, 2])
+    (1, 2)
+    >>> from_plain(tuple[int, ...], [1, "2"], "shape")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: shape[1]: expected int, found str '2'
+    """
+    return cast(T, _read(kind, value, where))
+
+
+def dumps(value: Any) -> str:
+    """Plain, indented, sorted JSON: the same value gives the same bytes.
+
+    >>> dumps({"b": 1, "a": (2,)})
+    '{\\n  "a": [\\n    2\\n  ],\\n  "b": 1\\n}\\n'
+    """
+    text = json.dumps(to_plain(value), indent=2, sort_keys=True, allow_nan=False)
+    return text + "\n"
+
+
+def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
+    """Parse a JSON file, refusing what is missing, too large, too deep or not JSON."""
+    try:
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise FormatError(f"{path}: {size} bytes is more than a JSON file of ours ever has")
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path}: not readable as JSON ({error})") from None
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    own = getattr(kind, "from_plain", None)
+    if own is not None:
+        return own(value, where)
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _read_union(kind, value, where)
+    if origin is Literal:
+        if value not in get_args(kind):
+            raise _wrong(kind, value, where)
+        return value
+    if origin is tuple:
+        return _read_tuple(get_args(kind), value, where)
+    if origin is list:
+        return list(_read_tuple((get_args(kind)[0], ...), value, where))
+    if origin is dict:
+        return _read_dict(get_args(kind)[1], value, where)
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, value, where)
+    return _read_scalar(kind, value, where)
+
+
+def _read_union(kind: Any, value: Any, where: str) -> Any:
+    for choice in get_args(kind):
+        try:
+            return _read(choice, value, where)
+        except FormatError as error:
+            reason = error
+    simple = [c for c in get_args(kind) if c is not type(None)]
+    raise reason if len(simple) == 1 and value is not None else _wrong(kind, value, where)
+
+
+def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong(tuple, value, where)
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        raise FormatError(f"{where}: expected {len(kinds)} items, found {len(value)}")
+    pairs = zip(kinds, value, strict=True)
+    return tuple(_read(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(pairs))
+
+
+def _read_dict(kind: Any, value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(dict, value, where)
+    return {key: _read(kind, item, f"{where}.{key}") for key, item in value.items()}
+
+
+def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(kind, value, where)
+    hints = _hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    if unknown := sorted(set(value) - set(fields)):
+        raise FormatError(f"{where}: unknown field {unknown[0]!r}")
+    given = {
+        name: _read(hints[name], value[name], f"{where}.{name}") for name in fields if name in value
+    }
+    for name, field in fields.items():
+        optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
+        if name not in value and not optional:
+            raise FormatError(f"{where}: field {name!r} is missing")
+    return kind(**given)
+
+
+def _read_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is type(None):
+        kind_ok = value is None
+    elif kind is float:
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        kind_ok = isinstance(value, float)
+    elif kind is int:
+        kind_ok = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        kind_ok = isinstance(kind, type) and isinstance(value, kind)
+    if not kind_ok:
+        raise _wrong(kind, value, where)
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _wrong(kind: Any, value: Any, where: str) -> FormatError:
+    name = getattr(kind, "__name__", None) if get_origin(kind) is None else None
+    shown = repr(value)
+    shown = shown if len(shown) < 60 else shown[:57] + "..."
+    return FormatError(f"{where}: expected {name or kind}, found {type(value).__name__} {shown}")

@@ -1,0 +1,140 @@
+"""What every measurement returns: the numbers, the settings that made them, and a view.
+
+A record's file carries its view beside its numbers.  A reader that does not know the kind (an
+older dovetail, a machine without an extension) still shows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from dovetail.core.errors import FormatError
+from dovetail.core.files import write_whole
+from dovetail.core.plain import dumps, from_plain, read_json, to_plain
+from dovetail.core.views import View, read_view, write_view
+
+__all__ = ["Record", "StoredRecord", "load_record"]
+
+FORMAT = 1
+"""Raise when an old reader would misread a new file; keep reading every older number."""
+
+_MOST_BYTES = 64 << 20
+_KINDS: dict[str, type[Record]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A measurement: a frozen dataclass of plain values, to and from JSON.
+
+    A subclass names its ``kind``, adds fields, and says how to show them.
+
+    >>> from dovetail.core.views import Text
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Length(Record, kind="length"):
+    ...     metres: float
+    ...     def view(self):
+    ...         return (Text(f"{self.metres} m"),)
+    >>> Length(metres=2.0, settings={"seed": 0}).to_plain()["data"]
+    {'settings': {'seed': 0}, 'metres': 2.0}
+    """
+
+    kind: ClassVar[str] = ""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __init_subclass__(cls, kind: str = "", **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if kind:
+            cls.kind = kind
+            _KINDS[kind] = cls
+
+    @property
+    def title(self) -> str:
+        """A heading for reports."""
+        return self.kind.replace("-", " ").capitalize()
+
+    def view(self) -> View:
+        """The blocks that show this record."""
+        raise TypeError(f"{type(self).__name__} must say how it is shown: define view()")
+
+    def to_plain(self) -> dict[str, Any]:
+        """The whole record as JSON values, its view included."""
+        data = {f.name: to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {
+            "record": self.kind,
+            "format": FORMAT,
+            "title": self.title,
+            "data": data,
+            "view": write_view(self.view()),
+        }
+
+    def to_json(self) -> str:
+        """The record's file as text."""
+        return dumps(self.to_plain())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record to a file, whole or not at all."""
+        write_whole(Path(path), self.to_json())
+        return Path(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord(Record):
+    """A record of a kind this process does not know: its numbers are kept, its view is shown."""
+
+    of_kind: str
+    of_title: str
+    data: dict[str, Any]
+    blocks: View
+
+    @property
+    def title(self) -> str:
+        """The heading it was stored with."""
+        return self.of_title
+
+    def view(self) -> View:
+        """The blocks it was stored with."""
+        return self.blocks
+
+    def to_plain(self) -> dict[str, Any]:
+        """The record as it was stored."""
+        return {
+            "record": self.of_kind,
+            "format": FORMAT,
+            "title": self.of_title,
+            "data": self.data,
+            "view": write_view(self.blocks),
+        }
+
+
+def load_record(path: str | Path) -> Record:
+    """Read a record's file; of an unknown kind, what it shows.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "r.json"
+    >>> text = '{"record": "new", "format": 1, "title": "New", "data": {}, "view": []}'
+    >>> _ = file.write_text(text)
+    >>> load_record(file).title
+    'New'
+    """
+    value = read_json(Path(path), most_bytes=_MOST_BYTES)
+    missing = {"record", "format", "title", "data", "view"} - set(
+        value if isinstance(value, dict) else ()
+    )
+    if missing:
+        raise FormatError(f"{path}: not a dovetail record (no {', '.join(sorted(missing))})")
+    if value["format"] != FORMAT:
+        raise FormatError(
+            f"{path}: record format {value['format']!r}, but this dovetail reads {FORMAT}: update it"
+        )
+    known = _KINDS.get(value["record"])
+    if known is not None:
+        return from_plain(known, value["data"], str(path))
+    return StoredRecord(
+        of_kind=str(value["record"]),
+        of_title=str(value["title"]),
+        data=from_plain(dict[str, Any], value["data"], f"{path}: data"),
+        blocks=read_view(value["view"], f"{path}: view"),
+    )
