@@ -2,7 +2,8 @@ r"""Activations by name, and the range of the kernel they leave.
 
 For unit-length features :math:`\phi` the kernel :math:`k(u, v) = \langle\phi(u), \phi(v)\rangle`
 lies in :math:`[\beta, \alpha]` with :math:`\alpha = 1`.  Features that cannot be negative can at
-most be orthogonal, so :math:`\beta = 0`; features of both signs can be opposite, so :math:`\beta = -1`.
+most be orthogonal, so :math:`\beta = 0`; features of both signs can be opposite, so
+:math:`\beta = -1`.
 """
 
 from __future__ import annotations

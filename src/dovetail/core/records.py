@@ -127,7 +127,7 @@ def load_record(path: str | Path) -> Record:
         raise FormatError(f"{path}: not a dovetail record (no {', '.join(sorted(missing))})")
     if value["format"] != FORMAT:
         raise FormatError(
-            f"{path}: record format {value['format']!r}, but this dovetail reads {FORMAT}: update it"
+            f"{path}: record format {value['format']!r}, this dovetail reads {FORMAT}; update it"
         )
     known = _KINDS.get(value["record"])
     if known is not None:

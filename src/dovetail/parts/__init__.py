@@ -1,0 +1,1 @@
+"""Parts: contract, recipe, one part's folder, cutting and joining."""

@@ -1,0 +1,141 @@
+"""What a part takes and gives: the facts by which parts are matched.
+
+A contract says *why not* instead of no.  :meth:`Contract.obstacles` lists what keeps the tensors
+from flowing at all; :meth:`Contract.mismatches` adds what keeps them from meaning anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Contract", "Port", "Preprocess", "shown_shape"]
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Port:
+    """One tensor that crosses a boundary.
+
+    ``shape`` omits the batch axis; ``None`` marks an axis of any length, and a shape of ``None``
+    is not known at all.  ``activation`` is the last nonlinearity the tensor went through, hence
+    the range of its kernel.  ``space`` names the representation: two features can share a shape
+    and still mean different things, and only an equal ``space`` says they were made to agree.
+    ``None`` means nobody has said, and matches nothing, not even another ``None``.
+
+    >>> a, b = Port((16, 4, 4), space="conv2/1f"), Port((16, 4, 4), space="conv2/9c")
+    >>> a.mismatches(a), a.mismatches(b)
+    ([], ["space 'conv2/1f' -> 'conv2/9c'"])
+    """
+
+    shape: Shape | None = None
+    dtype: str = "float32"
+    activation: str = "identity"
+    space: str | None = None
+
+    def obstacles(self, other: Port) -> list[str]:
+        """Say why this tensor cannot enter ``other`` at all.
+
+        >>> Port((16, 4, 4)).obstacles(Port((32, 4, 4)))
+        ['shape 16×4×4 -> 32×4×4']
+        """
+        found = []
+        if self.shape is not None and other.shape is not None:
+            agree = len(self.shape) == len(other.shape) and all(
+                a is None or b is None or a == b
+                for a, b in zip(self.shape, other.shape, strict=True)
+            )
+            if not agree:
+                found.append(f"shape {shown_shape(self.shape)} -> {shown_shape(other.shape)}")
+        if self.dtype != other.dtype:
+            found.append(f"dtype {self.dtype} -> {other.dtype}")
+        return found
+
+    def mismatches(self, other: Port) -> list[str]:
+        """Say why this tensor should not feed ``other``; an empty list means it fits."""
+        found = self.obstacles(other)
+        if self.activation != other.activation:
+            found.append(f"activation {self.activation!r} -> {other.activation!r}")
+        if self.space is None or self.space != other.space:
+            found.append(f"space {_named(self.space)} -> {_named(other.space)}")
+        return found
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    r"""What happens to a task's raw inputs before a part sees them.
+
+    Pixels come in :math:`[0, 1]`.  They are resized to ``size``, brought to ``channels`` (grey is
+    repeated, colour averaged), and then :math:`x \mapsto (x \cdot \mathrm{scale} - \mu) / \sigma`
+    with one mean and one standard deviation a channel (or one for all).
+
+    >>> Preprocess(size=(96, 96), channels=3, scale=255.0, mean=(127.0,), std=(128.0,)).scale
+    255.0
+    """
+
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a part takes and gives; a head also has its classes by name.
+
+    >>> front = Contract(takes=(Port((1, 8, 8)),), gives=(Port((64,), space="fc/1f"),))
+    >>> head = Contract(takes=(Port((64,), space="fc/9c"),), classes=("cat", "dog"))
+    >>> front.mismatches(head)
+    ["space 'fc/1f' -> 'fc/9c'"]
+    """
+
+    takes: tuple[Port, ...] = (Port(),)
+    gives: tuple[Port, ...] = (Port(),)
+    preprocess: Preprocess | None = None
+    classes: tuple[str, ...] | None = None
+
+    def obstacles(self, other: Contract) -> list[str]:
+        """Say why what this part gives cannot enter ``other`` at all."""
+        return self._compare(other, Port.obstacles)
+
+    def mismatches(self, other: Contract) -> list[str]:
+        """Say why this part should not be followed by ``other``; an empty list means it fits."""
+        return self._compare(other, Port.mismatches)
+
+    def _compare(self, other: Contract, reasons: Callable[[Port, Port], list[str]]) -> list[str]:
+        if len(self.gives) != len(other.takes):
+            return [f"gives {len(self.gives)} tensors, but {len(other.takes)} are taken"]
+        several = len(self.gives) > 1
+        return [
+            f"tensor {i}: {reason}" if several else reason
+            for i, (mine, theirs) in enumerate(zip(self.gives, other.takes, strict=True))
+            for reason in reasons(mine, theirs)
+        ]
+
+    def __str__(self) -> str:
+        takes = " and ".join(shown_shape(port.shape) for port in self.takes)
+        gives = " and ".join(_shown_port(port) for port in self.gives)
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        return f"{takes} -> {gives}{classes}"
+
+
+def shown_shape(shape: Shape | None) -> str:
+    """A shape for readers.
+
+    >>> shown_shape((3, None, 32)), shown_shape(()), shown_shape(None)
+    ('3×?×32', 'a number', '?')
+    """
+    if shape is None:
+        return "?"
+    return "×".join("?" if axis is None else str(axis) for axis in shape) or "a number"
+
+
+def _shown_port(port: Port) -> str:
+    after = "" if port.activation == "identity" else f" after {port.activation}"
+    return f"{shown_shape(port.shape)}{after}" + (f" in {port.space}" if port.space else "")
+
+
+def _named(space: str | None) -> str:
+    return "unknown" if space is None else repr(space)

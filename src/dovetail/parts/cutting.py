@@ -1,0 +1,152 @@
+"""Cutting a network into two parts that fit each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.core.errors import ContractError
+from dovetail.parts.activation import trailing_activation
+from dovetail.parts.contract import Contract, Port, Shape, shown_shape
+from dovetail.parts.modes import evaluating
+from dovetail.parts.origin import Origin
+from dovetail.parts.part import Part, as_part, ports_of
+from dovetail.parts.recipe import Cut
+from dovetail.parts.splitting import Halves, points, split
+from dovetail.parts.weights import digest_of
+
+__all__ = ["CutPoint", "cut", "cut_points"]
+
+
+@dataclass(frozen=True)
+class CutPoint:
+    """A place where exactly one tensor crosses; pass it, or its name, as ``at``.
+
+    >>> str(CutPoint("layer3", (64, 8, 8), "relu"))
+    'layer3'
+    """
+
+    name: str
+    shape: Shape | None = None
+    activation: str = "identity"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        after = "" if self.activation == "identity" else f" after {self.activation}"
+        return f"CutPoint({self.name!r}, {shown_shape(self.shape)}{after})"
+
+
+def cut_points(model: Part | nn.Module, example: Tensor | None = None) -> list[CutPoint]:
+    """Places where exactly one tensor crosses, in the order of the network.
+
+    Shapes are known when an ``example`` is given or the part's contract says what goes in.
+
+    >>> from dovetail.parts.part import build
+    >>> cut_points(build("mlp", shape=(4,), hidden=(8,)))[2:]
+    [CutPoint('hidden1.norm', 8), CutPoint('hidden1', 8 after relu)]
+    """
+    part = as_part(model)
+    inputs = _inputs(part, example)
+    found = []
+    for name in points(part.module):
+        front = split(part.module, name).front
+        shape = None
+        if inputs is not None:
+            shape = _run(front, inputs)[0].shape
+        found.append(CutPoint(name, shape, trailing_activation(front)))
+    return found
+
+
+def cut(
+    model: Part | nn.Module, at: str | CutPoint, example: Tensor | None = None
+) -> tuple[Part, Part]:
+    """Cut a network after ``at``; both halves share their storage with it.
+
+    The tensor that crosses gets a new space, named after the front's weights and the point, so the
+    two halves fit each other and nothing else.  Inside a residual block two tensors cross: then the
+    front gives two and the back takes two.
+
+    >>> from dovetail.parts.part import build
+    >>> front, back = cut(build("lenet5", size=8), at="conv2")
+    >>> front.contract.mismatches(back.contract)
+    []
+    >>> front.contract.gives[0].shape, front.contract.gives[0].activation
+    ((16, 2, 2), 'relu')
+    """
+    part, name = as_part(model), str(at)
+    halves = split(part.module, name)
+    space = _mint_space(halves.front, name)
+    crossing = tuple(replace(port, space=space) for port in _crossing_ports(part, halves, example))
+    takes = part.contract.takes if example is None else ports_of(example)
+    settings = {"at": name}
+    return (
+        Part(
+            halves.front,
+            Contract(takes, crossing, preprocess=part.contract.preprocess),
+            None if part.recipe is None else Cut(part.recipe, name, "front"),
+            _origin(part, settings),
+        ),
+        Part(
+            halves.back,
+            Contract(crossing, part.contract.gives, classes=part.contract.classes),
+            None if part.recipe is None else Cut(part.recipe, name, "back"),
+            _origin(part, settings),
+        ),
+    )
+
+
+def _mint_space(front: nn.Module, at: str) -> str:
+    kinds = () if front.state_dict() else tuple(type(m).__name__ for m in front.modules())
+    return f"{at}/{digest_of(front, at, *kinds)[:12]}"
+
+
+def _origin(part: Part, settings: dict[str, Any]) -> Origin:
+    return Origin(
+        how="cut",
+        parents=(part.digest,),
+        task=part.origin.task,
+        task_fingerprint=part.origin.task_fingerprint,
+        settings=settings,
+    )
+
+
+def _crossing_ports(part: Part, halves: Halves, example: Tensor | None) -> tuple[Port, ...]:
+    activation = trailing_activation(halves.front) if halves.crossing == 1 else "identity"
+    inputs = _inputs(part, example)
+    if inputs is None:
+        return (Port(activation=activation),) * halves.crossing
+    return _run(halves.front, inputs, activation)
+
+
+def _inputs(part: Part, example: Tensor | None) -> tuple[Tensor, ...] | None:
+    """The example, or zeros as the contract describes, or nothing when it does not."""
+    if example is not None:
+        return (example,)
+    if any(port.shape is None or None in port.shape for port in part.contract.takes):
+        return None
+    return tuple(
+        torch.zeros(
+            2,
+            *(s or 1 for s in port.shape or ()),
+            dtype=getattr(torch, port.dtype),
+            device=part.device,
+        )
+        for port in part.contract.takes
+    )
+
+
+def _run(front: nn.Module, inputs: tuple[Tensor, ...], activation: str = "") -> tuple[Port, ...]:
+    try:
+        with evaluating(front):
+            return ports_of(front(*inputs), activation)
+    except Exception as error:  # foreign code; the example is the likeliest cause
+        shapes = " and ".join(str(tuple(x.shape)) for x in inputs)
+        reason = str(error).splitlines()[0]
+        raise ContractError(
+            f"an example of shape {shapes} does not go through the network: {reason}"
+        ) from None

@@ -1,0 +1,270 @@
+"""One part's folder: written whole, and read in an order that trusts nothing.
+
+The folder follows the Hugging Face layout, so that it can go to a hub as it is::
+
+    config.json        contract, recipe, origin
+    model.safetensors  the weights
+    probe.safetensors  an input and what the part made of it
+    manifest.json      format number, sha256 and size of every other file
+    README.md          the card
+
+Reading: the two JSON files within size limits; sizes and sha256 of all files; the recipe, refusing
+unknown operators, builders and arguments; the module on the meta device, whose every name, shape
+and dtype must equal the safetensors header; only then the real module, loaded strictly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from dovetail.core.errors import DovetailError, FormatError
+from dovetail.core.files import sha256_of, whole_folder
+from dovetail.core.plain import dumps, from_plain, read_json, to_plain
+from dovetail.parts.card import card
+from dovetail.parts.contract import Contract
+from dovetail.parts.modes import evaluating
+from dovetail.parts.origin import Origin
+from dovetail.parts.recipe import Recipe, read_recipe, rebuild
+from dovetail.parts.weights import digest_of, dtype_name
+
+__all__ = ["FORMAT", "Facts", "is_part_folder", "read_facts", "read_module", "replay", "write"]
+
+FORMAT = 1
+"""Raise when an older dovetail would misread a new folder; keep reading every older number."""
+
+_WEIGHTS, _PROBE, _CONFIG, _MANIFEST = (
+    "model.safetensors",
+    "probe.safetensors",
+    "config.json",
+    "manifest.json",
+)
+_REQUIRED = (_CONFIG, _WEIGHTS)
+_ALLOWED = (*_REQUIRED, _PROBE, "README.md")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a part's folder says before any weight is read."""
+
+    contract: Contract
+    recipe: Recipe
+    origin: Origin
+    digest: str
+    files: dict[str, _File]
+
+
+@dataclass(frozen=True)
+class _File:
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    format: int
+    digest: str
+    files: dict[str, _File]
+
+
+def is_part_folder(folder: Path) -> bool:
+    """Whether a folder holds a part (or claims to)."""
+    return (folder / _MANIFEST).is_file()
+
+
+def write(
+    folder: Path,
+    module: nn.Module,
+    contract: Contract,
+    recipe: Recipe,
+    origin: Origin,
+    *,
+    replace: bool = False,
+) -> None:
+    """Write a part's folder; it appears whole or not at all."""
+    state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    if wrong := _differences(_described(state), _described(_on_meta(recipe).state_dict())):
+        raise FormatError(
+            f"the recipe does not rebuild this module: {wrong[0]}; it was changed after it was "
+            "built, so register what makes it as a builder of its own (@dt.builder)"
+        )
+    digest = digest_of(module)
+    files = {
+        _CONFIG: dumps(_config(contract, recipe, origin)).encode(),
+        # Tied tensors are written once a name; the builder ties them again.
+        _WEIGHTS: save({name: tensor.clone().contiguous() for name, tensor in state.items()}),
+        "README.md": card(contract, recipe, origin, digest).encode(),
+    }
+    if probe := _probe(module, contract):
+        files[_PROBE] = save(probe)
+    with whole_folder(folder, replace=replace) as hidden:
+        for name, data in files.items():
+            (hidden / name).write_bytes(data)
+        listed = {n: _File(sha256_of(hidden / n), len(data)) for n, data in files.items()}
+        (hidden / _MANIFEST).write_text(dumps(_Manifest(FORMAT, digest, listed)))
+
+
+def read_facts(folder: Path, *, check_hashes: bool = True) -> Facts:
+    """Read and check everything but the weights themselves."""
+    if not folder.is_dir():
+        raise FormatError(f"{folder}: no such folder")
+    raw = read_json(folder / _MANIFEST)
+    found = raw.get("format") if isinstance(raw, dict) else None
+    if found != FORMAT:
+        raise FormatError(
+            f"{folder}: part format {found!r}, this dovetail reads {FORMAT}; update dovetail"
+        )
+    manifest = from_plain(_Manifest, raw, _MANIFEST)
+    _check_files(folder, manifest.files, check_hashes)
+    config = read_json(folder / _CONFIG)
+    for name in ("contract", "recipe", "origin"):
+        if not isinstance(config, dict) or name not in config:
+            raise FormatError(f"{folder / _CONFIG}: {name!r} is missing")
+    return Facts(
+        from_plain(Contract, config["contract"], "contract"),
+        read_recipe(config["recipe"]),
+        from_plain(Origin, config["origin"], "origin"),
+        manifest.digest,
+        manifest.files,
+    )
+
+
+def read_module(folder: Path, facts: Facts) -> nn.Module:
+    """Rebuild the module and load its weights, or refuse and build nothing."""
+    try:
+        planned = _on_meta(facts.recipe)
+    except DovetailError:
+        raise
+    except Exception as error:  # a builder is code of others; its failure is the recipe's
+        raise FormatError(f"{folder}: the recipe cannot be built ({error})") from None
+    wrong = _differences(_header(folder / _WEIGHTS), _described(planned.state_dict()))
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise FormatError(f"{folder / _WEIGHTS} does not fit its recipe: {wrong[0]}{more}")
+    with torch.random.fork_rng():
+        module = rebuild(facts.recipe)
+    module.load_state_dict(load_file(folder / _WEIGHTS), strict=True)
+    module.eval()
+    if digest_of(module) != facts.digest:
+        raise FormatError(f"{folder}: the weights' digest differs from the manifest's")
+    return module
+
+
+def replay(folder: Path, module: nn.Module) -> None:
+    """Run the stored probe again: a cut whose names drifted gives another output, and is refused.
+
+    Outputs are compared to 1e-4 of their size: bits differ between processors, meaning does not.
+    """
+    if not (folder / _PROBE).is_file():
+        return
+    stored = load_file(folder / _PROBE)
+    inputs = [stored[name] for name in sorted(stored) if name.startswith("input.")]
+    with evaluating(module):
+        outputs = _outputs(module(*inputs))
+    for i, output in enumerate(outputs):
+        expected = stored.get(f"output.{i}")
+        scale = 1.0 if expected is None else float(expected.abs().max()) + 1e-6
+        if expected is None or not torch.allclose(output, expected, rtol=1e-4, atol=1e-4 * scale):
+            raise FormatError(f"{folder}: the part no longer gives the output it was stored with")
+
+
+def _config(contract: Contract, recipe: Recipe, origin: Origin) -> dict[str, Any]:
+    return {
+        "library_name": "dovetail",
+        "contract": to_plain(contract),
+        "recipe": to_plain(recipe),
+        "origin": to_plain(origin),
+    }
+
+
+def _check_files(folder: Path, files: dict[str, _File], check_hashes: bool) -> None:
+    for name in _REQUIRED:
+        if name not in files:
+            raise FormatError(f"{folder / _MANIFEST}: does not list {name}")
+    for name, expected in files.items():
+        if name not in _ALLOWED:
+            raise FormatError(f"{folder / _MANIFEST}: {name!r} is not a file of a part")
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            raise FormatError(f"{path}: missing, or not a plain file")
+        if (size := path.stat().st_size) != expected.size:
+            raise FormatError(f"{path}: {size} bytes, the manifest says {expected.size}")
+        if check_hashes and sha256_of(path) != expected.sha256:
+            raise FormatError(f"{path}: sha256 differs from the manifest")
+
+
+def _on_meta(recipe: Recipe) -> nn.Module:
+    with torch.device("meta"), torch.random.fork_rng():
+        return rebuild(recipe)
+
+
+Described = dict[str, tuple[str, tuple[int, ...]]]
+_SAFETENSORS_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+
+
+def _described(state: dict[str, Tensor]) -> Described:
+    return {name: (dtype_name(t.dtype), tuple(t.shape)) for name, t in state.items()}
+
+
+def _header(path: Path) -> Described:
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: (
+                    _SAFETENSORS_DTYPES.get(part.get_dtype(), part.get_dtype()),
+                    tuple(part.get_shape()),
+                )
+                for name, part in slices.items()
+            }
+    except (SafetensorError, OSError) as error:
+        raise FormatError(f"{path}: not a safetensors file ({error})") from None
+
+
+def _differences(found: Described, wanted: Described) -> list[str]:
+    missing = [f"tensor {name!r} is missing" for name in wanted if name not in found]
+    extra = [f"tensor {name!r} is not wanted" for name in found if name not in wanted]
+    changed = [
+        f"tensor {name!r} is {found[name][0]} {list(found[name][1])}, "
+        f"expected {wanted[name][0]} {list(wanted[name][1])}"
+        for name in wanted
+        if name in found and found[name] != wanted[name]
+    ]
+    return missing + extra + changed
+
+
+def _probe(module: nn.Module, contract: Contract) -> dict[str, Tensor]:
+    """Two fixed inputs and the outputs they give, when the contract says what goes in."""
+    inputs = []
+    for port in contract.takes:
+        if port.shape is None or None in port.shape or port.dtype != "float32":
+            return {}
+        sizes = [axis for axis in port.shape if axis is not None]
+        inputs.append(torch.rand(2, *sizes, generator=torch.Generator().manual_seed(0)))
+    first = next((tensor for tensor in module.state_dict().values()), None)
+    device = first.device if first is not None else torch.device("cpu")
+    with evaluating(module):
+        outputs = _outputs(module(*(x.to(device) for x in inputs)))
+    named = {f"input.{i}": x for i, x in enumerate(inputs)}
+    return named | {f"output.{i}": y.cpu().contiguous().clone() for i, y in enumerate(outputs)}
+
+
+def _outputs(value: Any) -> tuple[Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)

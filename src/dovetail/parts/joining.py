@@ -1,0 +1,154 @@
+"""Joining parts end to end, and saying why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+from dovetail.core.errors import ContractError, SettingsError
+from dovetail.core.seeds import seeded
+from dovetail.parts.contract import Contract, Port
+from dovetail.parts.norms import Norms, recalibrate
+from dovetail.parts.origin import Origin
+from dovetail.parts.part import Part, as_part
+from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
+
+__all__ = ["adapter", "join"]
+
+
+def join(
+    *parts: Part | nn.Module,
+    norms: Norms = "stored",
+    force: bool = False,
+    adapt: bool = False,
+    data: Iterable[Tensor] | None = None,
+    seed: int = 0,
+) -> Part:
+    """Chain parts into one that shares their storage; no weight is changed.
+
+    Args:
+        parts: Front first.  What each gives must be what the next takes, in shape *and* in space.
+        norms: Statistics of the batch norms: ``"stored"`` ones; those of each ``"batch"``; or
+            ``"recalibrated"`` on ``data`` (then the joined part has weights of its own).
+        force: Join although spaces or activations differ, to measure it.
+        adapt: Put an untrained 1×1 :func:`adapter` wherever only the channel counts differ.
+        data: Batches of preprocessed inputs, for ``norms="recalibrated"``.
+        seed: For the adapters' weights.
+
+    Raises:
+        ContractError: with every reason and the way out.
+
+    >>> import torch
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.parts.cutting import cut
+    >>> net = build("mlp", shape=(4,), hidden=(8,))
+    >>> front, back = cut(net, at="hidden1")
+    >>> x = torch.rand(3, 4)
+    >>> bool((join(front, back)(x) == net(x)).all())
+    True
+    >>> other, _ = cut(build("mlp", shape=(4,), hidden=(8,), seed=1), at="hidden1")
+    >>> join(other, back)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.ContractError: 'back of mlp at hidden1' cannot follow 'front of mlp at ...
+    """
+    chain = [as_part(part) for part in parts]
+    _check_settings(chain, norms, data)
+    if adapt:
+        chain = _with_adapters(chain, seed)
+    for before, after in pairwise(chain):
+        _refuse_misfits(before, after, force)
+    module = chain_modules(
+        [part.module for part in chain], "batch" if norms == "batch" else "stored"
+    )
+    if norms == "recalibrated" and data is not None:
+        module = recalibrate(module, data)
+    contract = Contract(
+        chain[0].contract.takes,
+        chain[-1].contract.gives,
+        chain[0].contract.preprocess,
+        chain[-1].contract.classes,
+    )
+    origin = Origin(
+        how="join",
+        parents=tuple(part.digest for part in chain),
+        settings={"norms": norms, "force": force},
+    )
+    return Part(module, contract, _recipe(chain, norms), origin)
+
+
+def adapter(front: Part, head: Part, *, seed: int = 0) -> Part:
+    """An untrained linear map from the front's channels to the head's, position by position.
+
+    It leaves what it gives without a space: nobody has made it mean what the head expects yet.
+
+    >>> from dovetail.parts.part import Part
+    >>> a = Part(nn.Identity(), Contract(gives=(Port((8, 4, 4)),)))
+    >>> b = Part(nn.Identity(), Contract(takes=(Port((16, 4, 4)),)))
+    >>> adapter(a, b)
+    Part(adapter 8->16: 8×4×4 -> 16×4×4, 144 weights)
+    """
+    given, taken = front.contract.gives[0].shape, head.contract.takes[0].shape
+    if given is None or taken is None or len(given) != len(taken) or len(given) not in (1, 3):
+        raise ContractError(
+            "an adapter maps channels of one known feature map or vector to another"
+        )
+    if given[1:] != taken[1:] or given[0] is None or taken[0] is None:
+        raise ContractError(
+            f"an adapter changes channels only, but the maps are {given[1:]} and {taken[1:]} wide"
+        )
+    recipe = Adapter(given[0], taken[0], maps=len(given) == 3)
+    with seeded(seed, "adapter"):
+        module = rebuild(recipe)
+    contract = Contract((front.contract.gives[0],), (Port(taken, front.contract.gives[0].dtype),))
+    return Part(module, contract, recipe, Origin(how="adapter", settings={"seed": seed}))
+
+
+def _check_settings(chain: list[Part], norms: str, data: Iterable[Tensor] | None) -> None:
+    if len(chain) < 2:
+        raise SettingsError(f"join needs at least two parts, got {len(chain)}")
+    if norms not in get_args(Norms):
+        raise SettingsError(f"norms must be one of {', '.join(get_args(Norms))}; got {norms!r}")
+    if (norms == "recalibrated") != (data is not None):
+        raise SettingsError("norms='recalibrated' and data=batches go together")
+
+
+def _with_adapters(chain: list[Part], seed: int) -> list[Part]:
+    result = chain[:1]
+    for before, after in pairwise(chain):
+        if before.contract.obstacles(after.contract):
+            result.append(adapter(before, after, seed=seed))
+        result.append(after)
+    return result
+
+
+def _refuse_misfits(before: Part, after: Part, force: bool) -> None:
+    obstacles = before.contract.obstacles(after.contract)
+    reasons = before.contract.mismatches(after.contract)
+    if not reasons or (force and not obstacles):
+        return
+    listed = "".join(f"\n  - {reason}" for reason in reasons)
+    if obstacles:
+        way_out = (
+            "The tensors themselves do not fit. Cut one of the two elsewhere, or pass adapt=True "
+            "to put a 1×1 adapter between different channel counts."
+        )
+    else:
+        way_out = (
+            "The tensors fit, but the features were never trained to agree: expect chance "
+            "accuracy. Join halves that share a space, or pass force=True to measure it anyway."
+        )
+    raise ContractError(
+        f"{after.described!r} cannot follow {before.described!r}:{listed}\n{way_out}"
+    )
+
+
+def _recipe(chain: list[Part], norms: Norms) -> Recipe | None:
+    recipes = [part.recipe for part in chain]
+    if any(recipe is None for recipe in recipes):
+        return None
+    kept: Literal["stored", "batch"] = "batch" if norms == "batch" else "stored"
+    return Join(tuple(recipe for recipe in recipes if recipe is not None), kept)

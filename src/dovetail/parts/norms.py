@@ -1,0 +1,102 @@
+"""Normalisation after surgery: stored statistics, the batch's own, or re-estimated ones.
+
+Batch norm remembers the mean and variance of the features it was trained on.  Behind another
+network's extractor those are wrong, and recombination fails for that reason alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from itertools import chain
+from typing import Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["Norms", "recalibrate", "shallow_copy", "with_batch_statistics"]
+
+Norms = Literal["stored", "batch", "recalibrated"]
+
+M = TypeVar("M", bound=nn.Module)
+_BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+class _UsesBatch(_BatchNorm):
+    """Batch norm that always uses the batch at hand and never updates what it stores."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
+
+class BatchBatchNorm1d(_UsesBatch, nn.BatchNorm1d):
+    """:class:`torch.nn.BatchNorm1d` with batch statistics also in evaluation."""
+
+
+class BatchBatchNorm2d(_UsesBatch, nn.BatchNorm2d):
+    """:class:`torch.nn.BatchNorm2d` with batch statistics also in evaluation."""
+
+
+class BatchBatchNorm3d(_UsesBatch, nn.BatchNorm3d):
+    """:class:`torch.nn.BatchNorm3d` with batch statistics also in evaluation."""
+
+
+_BATCH: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchBatchNorm1d,
+    nn.BatchNorm2d: BatchBatchNorm2d,
+    nn.BatchNorm3d: BatchBatchNorm3d,
+}
+
+
+def shallow_copy(module: M) -> M:
+    """A copy of the structure that shares every parameter and buffer.
+
+    >>> net = nn.Linear(2, 2)
+    >>> twin = shallow_copy(net)
+    >>> twin is net, twin.weight is net.weight
+    (False, True)
+    """
+    tensors = chain(module.parameters(), module.buffers())
+    return copy.deepcopy(module, memo={id(tensor): tensor for tensor in tensors})
+
+
+def with_batch_statistics(module: M) -> M:
+    """The same network, tensors shared, whose batch norms use each batch's own statistics.
+
+    >>> net = nn.Sequential(nn.BatchNorm1d(1)).eval()
+    >>> x = torch.tensor([[10.0], [12.0]])
+    >>> with_batch_statistics(net)(x).round().flatten().tolist()
+    [-1.0, 1.0]
+    """
+    twin = shallow_copy(module)
+    for child in twin.modules():
+        if type(child) in _BATCH:
+            # Only forward differs, so the class alone is exchanged: names and tensors stay.
+            child.__class__ = _BATCH[type(child)]
+    return twin
+
+
+def recalibrate(module: M, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> M:
+    """A copy whose batch norms hold the mean and variance of the given inputs.
+
+    Every layer sees the batches once, in training mode, and averages over them with equal weight.
+
+    >>> net = recalibrate(nn.Sequential(nn.BatchNorm1d(1)), [torch.tensor([[10.0], [12.0]])])
+    >>> net[0].running_mean
+    tensor([11.])
+    """
+    twin = copy.deepcopy(module)
+    norms = [child for child in twin.modules() if isinstance(child, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    twin.eval()
+    for norm in norms:
+        norm.train()
+        norm.reset_running_stats()
+        norm.momentum = None  # None asks torch for the plain average
+    with torch.no_grad():
+        for batch in batches:
+            twin(*batch) if isinstance(batch, tuple) else twin(batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return twin.train(module.training)

@@ -1,0 +1,210 @@
+"""A part: a module, and what others must know to use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.core.errors import ContractError, FormatError
+from dovetail.core.seeds import seeded
+from dovetail.parts import disk
+from dovetail.parts.activation import trailing_activation
+from dovetail.parts.builders import find_builder, recipe_hint
+from dovetail.parts.contract import Contract, Port, Preprocess
+from dovetail.parts.modes import evaluating
+from dovetail.parts.origin import Origin
+from dovetail.parts.recipe import Adapter, Build, Cut, Join, Recipe, rebuild
+from dovetail.parts.weights import digest_of, dtype_name
+
+__all__ = ["Part", "adopt", "as_part", "build", "from_pretrained"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module and what others must know to use it.
+
+    Composition, not inheritance: state-dict names stay the module's own, and compile, DDP or hooks
+    act on ``part.module``.  Calling a part calls its module.
+
+    >>> part = build("mlp", shape=(4,), hidden=(8,), classes=3)
+    >>> part
+    Part(mlp: 4 -> 3, 67 weights)
+    >>> part(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    module: nn.Module
+    contract: Contract = field(default_factory=Contract)
+    recipe: Recipe | None = None
+    origin: Origin = field(default_factory=Origin)
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """What the module makes of the inputs."""
+        return self.module(*inputs)
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the weights' names, shapes and bytes: the part's identity in lineage."""
+        return digest_of(self.module)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are; the CPU for a part without any."""
+        tensor = next(iter(self.module.state_dict().values()), None)
+        return torch.device("cpu") if tensor is None else tensor.device
+
+    def changed(self, **fields: Any) -> Part:
+        """A part with some fields exchanged, the rest shared.
+
+        >>> build("mlp").changed(origin=Origin(how="drawn")).origin.how
+        'drawn'
+        """
+        return replace(self, **fields)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the part to a folder that any dovetail can load and any hub can hold.
+
+        A folder that is there already is an error, unless it is a part's and ``overwrite`` is set.
+        """
+        folder = Path(folder)
+        if self.recipe is None:
+            raise FormatError(
+                f"a {type(self.module).__name__} without a recipe cannot be saved, because nothing "
+                "could rebuild it. Put @dt.builder on the function that makes it, with plain "
+                "keyword arguments, and make it by that function (or name it: "
+                "dt.adopt(module, example=x, builder=..., args=...))."
+            )
+        if folder.exists() and any(folder.iterdir()) and not disk.is_part_folder(folder):
+            raise FormatError(f"{folder} holds other files; choose a new folder")
+        try:
+            disk.write(
+                folder, self.module, self.contract, self.recipe, self.origin, replace=overwrite
+            )
+        except FileExistsError:
+            raise FormatError(f"{folder} is there already; pass overwrite=True") from None
+        return folder
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, verify: bool = False) -> Part:
+        """Load a part, strictly; with ``verify`` also replay its stored probe."""
+        folder = Path(folder)
+        facts = disk.read_facts(folder)
+        module = disk.read_module(folder, facts)
+        if verify:
+            disk.replay(folder, module)
+        return cls(module, facts.contract, facts.recipe, facts.origin)
+
+    def __repr__(self) -> str:
+        weights = sum(p.numel() for p in self.module.parameters())
+        return f"Part({self.described}: {self.contract}, {weights:,} weights)"
+
+    @property
+    def described(self) -> str:
+        """The recipe in a few words."""
+        return type(self.module).__name__ if self.recipe is None else _words(self.recipe)
+
+
+def from_pretrained(folder: str | Path, *, verify: bool = False) -> Part:
+    """Load the part in a folder; the same as :meth:`Part.from_pretrained`.
+
+    >>> import tempfile
+    >>> folder = build("mlp", shape=(4,)).save_pretrained(Path(tempfile.mkdtemp()) / "part")
+    >>> from_pretrained(folder, verify=True)
+    Part(mlp: 4 -> 10, 5,130 weights)
+    """
+    return Part.from_pretrained(folder, verify=verify)
+
+
+def build(name: str, *, seed: int = 0, **args: Any) -> Part:
+    """Make a part from a builder and plain arguments, with weights drawn from ``seed``.
+
+    >>> build("lenet5", size=8, channels=1)
+    Part(lenet5: 1×8×8 -> 10, 21,386 weights)
+    """
+    maker = find_builder(name)
+    recipe = Build(name, maker.arguments(args))
+    with seeded(seed, "weights"):
+        module = rebuild(recipe)
+    shape = maker.input_shape(args)
+    example = None if shape is None else torch.zeros(2, *shape)
+    origin = Origin(how="build", settings={"seed": seed})
+    return Part(module, _contract(module, example), recipe, origin)
+
+
+def adopt(
+    module: nn.Module,
+    *,
+    example: Tensor | None = None,
+    builder: str | None = None,
+    args: dict[str, Any] | None = None,
+    classes: tuple[str, ...] | None = None,
+    preprocess: Preprocess | None = None,
+) -> Part:
+    """Give a foreign network a contract; with a builder's name it can be saved as well.
+
+    >>> adopt(nn.Linear(4, 2), example=torch.zeros(1, 4), classes=("cat", "dog"))
+    Part(Linear: 4 -> 2, 2 classes, 10 weights)
+    """
+    recipe: Recipe | None = None
+    if builder is not None:
+        recipe = Build(builder, find_builder(builder).arguments(args or {}))
+    elif (hint := recipe_hint(module)) is not None:
+        recipe = Build(*hint)
+    contract = replace(_contract(module, example), classes=classes, preprocess=preprocess)
+    return Part(module, contract, recipe, Origin(how="adopt"))
+
+
+def as_part(model: Part | nn.Module, *, example: Tensor | None = None) -> Part:
+    """A part as it is, or a plain module with what can be learnt about it.
+
+    >>> as_part(nn.ReLU()).contract.gives[0].activation
+    'relu'
+    """
+    if isinstance(model, Part):
+        return model
+    if not isinstance(model, nn.Module):
+        raise ContractError(f"expected a Part or an nn.Module, got {type(model).__name__}")
+    return adopt(model, example=example)
+
+
+def ports_of(value: Any, activation: str = "identity") -> tuple[Port, ...]:
+    """Ports for what a module took or returned (batch axis dropped)."""
+    tensors = value if isinstance(value, tuple) else (value,)
+    return tuple(
+        Port(tuple(t.shape[1:]), dtype_name(t.dtype), activation)
+        if isinstance(t, Tensor)
+        else Port()
+        for t in tensors
+    )
+
+
+def _contract(module: nn.Module, example: Tensor | None) -> Contract:
+    activation = trailing_activation(module)
+    if example is None:
+        return Contract(gives=(Port(activation=activation),))
+    try:
+        with evaluating(module):
+            output = module(example)
+    except Exception as error:  # the module is foreign code; whatever it says, the example is why
+        reason = str(error).splitlines()[0]
+        raise ContractError(
+            f"the example {tuple(example.shape)} does not go through the network: {reason}"
+        ) from None
+    return Contract(takes=ports_of(example), gives=ports_of(output, activation))
+
+
+def _words(recipe: Recipe) -> str:
+    match recipe:
+        case Build(build=name):
+            return name
+        case Cut(of=of, at=at, side=side):
+            return f"{side} of {_words(of)} at {at}"
+        case Join(parts=parts):
+            return " + ".join(f"({_words(part)})" for part in parts)
+        case Adapter(takes=takes, gives=gives):
+            return f"adapter {takes}->{gives}"

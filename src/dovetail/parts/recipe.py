@@ -1,0 +1,194 @@
+"""Recipes: how to rebuild a module, as a closed JSON expression of four operators.
+
+``build`` calls an allow-listed builder, ``cut`` keeps one side of what another recipe builds,
+``join`` chains several, ``adapter`` is a learned 1×1 map between channel counts::
+
+    {"cut": {"of": {"build": "resnet20", "args": {"classes": 10}}, "at": "layer3", "side": "front"}}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from dovetail.core.errors import FormatError, RecipeError, nearest
+from dovetail.core.plain import from_plain, to_plain
+from dovetail.parts.builders import find_builder
+from dovetail.parts.norms import with_batch_statistics
+from dovetail.parts.splitting import Chain, split
+
+__all__ = ["Adapter", "Build", "Cut", "Join", "Recipe", "check_recipe", "read_recipe", "rebuild"]
+
+DEEPEST = 32
+"""Recipes nest as parts are cut and joined; one deeper than this is not of our making."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """Call a builder.
+
+    >>> to_plain(Build("mlp", {"classes": 3}))
+    {'build': 'mlp', 'args': {'classes': 3}}
+    """
+
+    build: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Keep one side of a cut.
+
+    >>> to_plain(Cut(Build("mlp"), "hidden1", "back"))["cut"]["side"]
+    'back'
+    """
+
+    of: Recipe
+    at: str
+    side: Literal["front", "back"]
+
+    def to_plain(self) -> dict[str, Any]:
+        """The expression as JSON."""
+        return {"cut": {"of": to_plain(self.of), "at": self.at, "side": self.side}}
+
+
+@dataclass(frozen=True)
+class Join:
+    """Chain several; ``norms`` says which statistics their batch norms use.
+
+    >>> to_plain(Join((Build("mlp"), Build("mlp"))))["join"]["norms"]
+    'stored'
+    """
+
+    parts: tuple[Recipe, ...]
+    norms: Literal["stored", "batch"] = "stored"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The expression as JSON."""
+        return {"join": {"parts": to_plain(self.parts), "norms": self.norms}}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A linear map of channels: 1×1 convolution on maps, a dense layer on vectors.
+
+    >>> to_plain(Adapter(16, 32, maps=True))
+    {'adapter': {'takes': 16, 'gives': 32, 'maps': True}}
+    """
+
+    takes: int
+    gives: int
+    maps: bool
+
+    def to_plain(self) -> dict[str, Any]:
+        """The expression as JSON."""
+        return {"adapter": {"takes": self.takes, "gives": self.gives, "maps": self.maps}}
+
+
+Recipe = Build | Cut | Join | Adapter
+
+_OPERATORS = ("build", "cut", "join", "adapter")
+
+
+def read_recipe(value: Any, where: str = "recipe") -> Recipe:
+    """Parse a recipe and refuse whatever is not one, building nothing.
+
+    >>> read_recipe({"run": "rm"})
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.RecipeError: recipe: unknown operator 'run'; there is build, cut, ...
+    """
+    try:
+        recipe = _read(value, where, depth=0)
+    except FormatError as error:
+        raise RecipeError(str(error)) from None
+    check_recipe(recipe)
+    return recipe
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse unknown builders and arguments that a builder does not take."""
+    match recipe:
+        case Build():
+            find_builder(recipe.build).arguments(recipe.args)
+        case Cut():
+            check_recipe(recipe.of)
+        case Join():
+            for part in recipe.parts:
+                check_recipe(part)
+        case Adapter():
+            if min(recipe.takes, recipe.gives) < 1:
+                raise RecipeError("an adapter maps at least one channel to at least one")
+
+
+def rebuild(recipe: Recipe) -> nn.Module:
+    """The module a recipe describes, with fresh weights on torch's current device.
+
+    >>> rebuild(Cut(Build("mlp", {"hidden": [8], "shape": [4]}), "hidden1", "back"))
+    Sequential(
+      (head): Linear(in_features=8, out_features=10, bias=True)
+    )
+    """
+    match recipe:
+        case Build():
+            return find_builder(recipe.build).build(recipe.args)
+        case Cut():
+            halves = split(rebuild(recipe.of), recipe.at)
+            return halves.front if recipe.side == "front" else halves.back
+        case Join():
+            return chain_modules([rebuild(part) for part in recipe.parts], recipe.norms)
+        case Adapter():
+            if recipe.maps:
+                return nn.Conv2d(recipe.takes, recipe.gives, 1)
+            return nn.Linear(recipe.takes, recipe.gives)
+
+
+def chain_modules(modules: list[nn.Module], norms: Literal["stored", "batch"]) -> nn.Module:
+    """The modules as one, tensors shared; batch norms as ``norms`` says."""
+    joined = Chain(*modules)
+    joined.train(modules[0].training) if modules else None
+    return with_batch_statistics(joined) if norms == "batch" else joined
+
+
+def _read(value: Any, where: str, depth: int) -> Recipe:
+    if depth > DEEPEST:
+        raise RecipeError(f"{where}: nested deeper than {DEEPEST} operators")
+    if not isinstance(value, dict):
+        raise RecipeError(f"{where}: expected an operator, found {type(value).__name__}")
+    operator = next((key for key in _OPERATORS if key in value), None)
+    if operator is None:
+        found = next(iter(value), "nothing")
+        raise RecipeError(f"{where}: unknown operator {found!r}{nearest(str(found), _OPERATORS)}")
+    if operator == "build":
+        return from_plain(Build, value, where)
+    if len(value) > 1:
+        raise RecipeError(f"{where}: {operator!r} stands alone, found {sorted(value)}")
+    fields = value[operator]
+    if not isinstance(fields, dict):
+        raise RecipeError(f"{where}: {operator!r} needs named fields")
+    inside = f"{where}.{operator}"
+    if operator == "adapter":
+        return from_plain(Adapter, fields, inside)
+    if operator == "cut":
+        of = _read(fields.get("of"), f"{inside}.of", depth + 1)
+        rest = from_plain(_CutRest, {k: v for k, v in fields.items() if k != "of"}, inside)
+        return Cut(of, rest.at, rest.side)
+    parts = fields.get("parts")
+    if not isinstance(parts, list) or len(parts) < 2:
+        raise RecipeError(f"{inside}: needs a list of at least two parts")
+    rest_join = from_plain(_JoinRest, {k: v for k, v in fields.items() if k != "parts"}, inside)
+    read = (_read(part, f"{inside}.parts[{i}]", depth + 1) for i, part in enumerate(parts))
+    return Join(tuple(read), rest_join.norms)
+
+
+@dataclass(frozen=True)
+class _CutRest:
+    at: str
+    side: Literal["front", "back"]
+
+
+@dataclass(frozen=True)
+class _JoinRest:
+    norms: Literal["stored", "batch"] = "stored"

@@ -1,0 +1,238 @@
+"""Cutting a module in two, keeping its own child modules, names and storage.
+
+A chain (``nn.Sequential``) is cut between its children.  Any other module is cut in the graph of
+its own forward (:mod:`tracing`).  A point inside a child is found by cutting the child the same
+way, so only the ancestors of the point are ever opened: ``layer3.0.conv1`` opens the network,
+``layer3`` and ``layer3.0``, and leaves every other module whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import fx, nn
+
+from dovetail.core.errors import CutError, nearest
+from dovetail.parts.tracing import Untraceable, trace
+from dovetail.parts.weights import shared_tensors
+
+__all__ = ["Chain", "Halves", "points", "split"]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Front, back, and how many tensors cross from one to the other."""
+
+    front: nn.Module
+    back: nn.Module
+    crossing: int = 1
+
+
+class Chain(nn.Sequential):
+    """A chain whose links may hand over several tensors.
+
+    >>> import torch
+    >>> class Both(nn.Module):
+    ...     def forward(self, x, y):
+    ...         return x + y
+    >>> class Twin(nn.Module):
+    ...     def forward(self, x):
+    ...         return x, x
+    >>> Chain(Twin(), Both())(torch.ones(1))
+    tensor([2.])
+    """
+
+    def forward(self, *inputs):  # type: ignore[no-untyped-def]
+        """Each child is called with what the one before it returned."""
+        for child in self:
+            output = child(*inputs)
+            inputs = output if isinstance(output, tuple) else (output,)
+        return inputs if len(inputs) > 1 else inputs[0]
+
+
+def is_chain(module: nn.Module) -> bool:
+    """Whether the module just calls its children one after the other."""
+    return type(module).forward in (nn.Sequential.forward, Chain.forward)
+
+
+def split(module: nn.Module, at: str) -> Halves:
+    """Cut ``module`` after the child or the operation called ``at``.
+
+    >>> net = nn.Sequential(OrderedDict(a=nn.Linear(3, 2), b=nn.ReLU(), c=nn.Linear(2, 1)))
+    >>> halves = split(net, "b")
+    >>> list(halves.front.state_dict()), list(halves.back.state_dict())
+    (['a.weight', 'a.bias'], ['c.weight', 'c.bias'])
+    """
+    halves = _split_chain(module, at) if is_chain(module) else _split_graph(module, at)
+    whole = set(module.state_dict())
+    front, back = set(halves.front.state_dict()), set(halves.back.state_dict())
+    if lost := sorted(whole - front - back):
+        raise CutError(f"{lost[0]!r} takes no part in the forward pass; it would be lost by a cut")
+    if tied := shared_tensors(halves.front, halves.back):
+        raise CutError(
+            f"cannot cut at {at!r}: {tied[0]!r} is shared by both sides, and two parts cannot own "
+            "one tensor; cut elsewhere, or give each side its own copy first"
+        )
+    return halves
+
+
+def points(module: nn.Module) -> Iterator[str]:
+    """The names of all places where exactly one tensor crosses, in the order of the network."""
+    for place in _single_crossings(module):
+        if place.child is not None:
+            yield from (f"{place.name}.{inner}" for inner in points(place.child))
+        if not place.last:
+            yield place.name
+
+
+# Chains -------------------------------------------------------------------------------------------
+
+
+def _split_chain(chain: nn.Module, at: str) -> Halves:
+    name, _, rest = at.partition(".")
+    children = list(chain.named_children())
+    names = [child_name for child_name, _ in children]
+    if name not in names:
+        raise CutError(f"no cut point {at!r}{nearest(at, points(chain))}")
+    here = names.index(name)
+    before, child, after = children[:here], children[here][1], children[here + 1 :]
+    if not rest:
+        return Halves(_chain([*before, (name, child)]), _chain(after))
+    inner = split(child, rest)
+    front = _chain([*before, (name, inner.front)])
+    back = _chain([(name, inner.back), *after], several=inner.crossing > 1)
+    return Halves(front, back, inner.crossing)
+
+
+def _chain(children: list[tuple[str, nn.Module]], several: bool = False) -> nn.Sequential:
+    return (Chain if several else nn.Sequential)(OrderedDict(children))
+
+
+# Graphs -------------------------------------------------------------------------------------------
+
+# Their result is a number or a shape, never a tensor to cut at.
+_NOT_TENSORS = frozenset({"size", "dim", "numel", "getattr", "getitem", "len", "eq"})
+
+
+def _split_graph(module: nn.Module, at: str) -> Halves:
+    try:
+        graph = trace(module)
+    except Untraceable as why:
+        raise CutError(
+            f"cannot cut {type(module).__name__} at {at!r}: {why}; cut outside of it, or build it "
+            "as an nn.Sequential"
+        ) from None
+    node, rest = _find(module, graph, at)
+    front_nodes = _ancestors(node)
+    crossing = _crossing(graph, node, front_nodes)
+    inner = split(module.get_submodule(str(node.target)), rest) if rest else None
+    others = [value for value in crossing if value is not node]
+
+    front = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for old in graph.nodes:
+        if old in front_nodes:
+            copies[old] = front.node_copy(old, lambda n: copies[n])
+    count = inner.crossing if inner else 1
+    outputs = (
+        [copies[node]]
+        if count == 1
+        else [front.call_function(_getitem, (copies[node], i)) for i in range(count)]
+    )
+    outputs += [copies[value] for value in others]
+    front.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    back = fx.Graph()
+    fed = [back.placeholder(f"{node.name}_{i}" if count > 1 else node.name) for i in range(count)]
+    placed = {value: back.placeholder(value.name) for value in others}
+    placed[node] = back.call_module(str(node.target), tuple(fed)) if inner else fed[0]
+    for old in graph.nodes:
+        if old not in front_nodes:
+            placed[old] = back.node_copy(old, lambda n: placed[n])
+
+    halves = [_module_of(module, graph) for graph in (front, back)]
+    if inner:
+        halves[0].set_submodule(str(node.target), inner.front)
+        halves[1].set_submodule(str(node.target), inner.back)
+    return Halves(halves[0], halves[1], len(outputs))
+
+
+def _module_of(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
+    half = fx.GraphModule(root, graph, class_name=type(root).__name__)
+    half.training = root.training
+    return half
+
+
+def _getitem(values, index):  # type: ignore[no-untyped-def]
+    return values[index]
+
+
+def _find(module: nn.Module, graph: fx.Graph, at: str) -> tuple[fx.Node, str]:
+    """The node that computes ``at`` or contains it, and the rest of the path."""
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    for node in graph.nodes:
+        target = str(node.target)
+        if node.op == "call_module" and (at == target or at.startswith(target + ".")):
+            if calls[node.target] > 1:
+                raise CutError(
+                    f"{target!r} is called {calls[node.target]} times, so it names no one place"
+                    f"{nearest(at, points(module))}"
+                )
+            return node, at[len(target) + 1 :]
+        if _is_operation(node) and node.name == at:
+            return node, ""
+    raise CutError(f"no cut point {at!r}{nearest(at, points(module))}")
+
+
+def _is_operation(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and name not in _NOT_TENSORS
+
+
+def _ancestors(node: fx.Node) -> set[fx.Node]:
+    found = {other for other in node.graph.nodes if other.op == "placeholder"}
+    waiting = [node]
+    while waiting:
+        other = waiting.pop()
+        if other not in found or other is node:
+            found.add(other)
+            waiting += [n for n in other.all_input_nodes if n not in found]
+    return found
+
+
+def _crossing(graph: fx.Graph, node: fx.Node, front: set[fx.Node]) -> list[fx.Node]:
+    """Every value that the front computes and the back needs, ``node`` first."""
+    used = {n for other in graph.nodes if other not in front for n in other.all_input_nodes}
+    return [node, *(n for n in graph.nodes if n in front and n in used and n is not node)]
+
+
+class _Place(NamedTuple):
+    name: str
+    child: nn.Module | None
+    last: bool  # a cut after the last operation would leave nothing
+
+
+def _single_crossings(module: nn.Module) -> Iterator[_Place]:
+    """The children and operations of this module after which one tensor crosses."""
+    if is_chain(module):
+        children = list(module.named_children())
+        for i, (name, child) in enumerate(children):
+            yield _Place(name, child, last=i == len(children) - 1)
+        return
+    try:
+        graph = trace(module)
+    except Untraceable:
+        return
+    returned = graph.output_node().args[0]
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    for node in graph.nodes:
+        if len(_crossing(graph, node, _ancestors(node))) > 1:
+            continue
+        if node.op == "call_module" and calls[node.target] == 1:
+            child = module.get_submodule(str(node.target))
+            yield _Place(str(node.target), child, last=node is returned)
+        elif _is_operation(node) and node is not returned:
+            yield _Place(node.name, None, last=False)

@@ -1,0 +1,70 @@
+"""A module's tensors as facts: their digest, their shapes, and which of them are one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["digest_of", "dtype_name", "shared_tensors"]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype's name without the package.
+
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def digest_of(module: nn.Module, *also: str) -> str:
+    """The sha256 of every name, dtype, shape and byte of a module's state, and of ``also``.
+
+    >>> net = nn.Linear(2, 1)
+    >>> digest_of(net) == digest_of(net), digest_of(net) == digest_of(net, "layer1")
+    (True, False)
+    """
+    sha = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        sha.update(f"{name}|{dtype_name(tensor.dtype)}|{tuple(tensor.shape)}|".encode())
+        sha.update(raw_bytes(tensor))
+    for word in also:
+        sha.update(f"|{word}".encode())
+    return sha.hexdigest()
+
+
+def raw_bytes(tensor: Tensor) -> Buffer:
+    """The tensor's bytes in row-major order, without a copy where it can be helped."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return cast("Buffer", flat.view(torch.uint8).numpy())
+
+
+def shared_tensors(a: nn.Module, b: nn.Module) -> list[str]:
+    """Names in ``a`` of tensors that ``b`` holds too.
+
+    >>> one = nn.Linear(2, 2)
+    >>> shared_tensors(nn.Sequential(one), nn.Sequential(nn.ReLU(), one))
+    ['0.weight', '0.bias']
+    """
+    theirs = {_identity(tensor) for tensor in _tensors(b).values()}
+    return [name for name, tensor in _tensors(a).items() if _identity(tensor) in theirs]
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def _identity(tensor: Tensor) -> int:
+    # Two parameters can be views of one storage; a meta tensor has no storage to compare.
+    if tensor.is_meta or tensor.numel() == 0:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr()

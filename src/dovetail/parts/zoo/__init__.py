@@ -1,0 +1,1 @@
+"""Networks of our own; importing one of these files registers its builders."""

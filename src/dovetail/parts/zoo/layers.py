@@ -1,0 +1,63 @@
+"""Layers the zoo's networks share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from dovetail.core.errors import RecipeError
+
+__all__ = ["Activation", "Norm", "activation_layer", "norm_layer", "positive"]
+
+Norm = Literal["batch", "layer", "instance", "none"]
+Activation = Literal["relu", "tanh", "sigmoid", "gelu"]
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "gelu": nn.GELU,
+}
+
+
+def activation_layer(name: Activation) -> nn.Module:
+    """The activation as a module.
+
+    >>> activation_layer("tanh")
+    Tanh()
+    """
+    return _ACTIVATIONS[name]()
+
+
+def norm_layer(norm: Norm, width: int, *, maps: bool) -> nn.Module:
+    """A normalisation of ``width`` channels of feature maps, or of ``width`` features.
+
+    Layer norm on maps is over channels and positions together (one group).  A plain vector is one
+    instance of all its features, so instance norm on it is layer norm without scale and shift.
+
+    >>> norm_layer("batch", 8, maps=True).num_features
+    8
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(width) if maps else nn.BatchNorm1d(width)
+    if norm == "layer":
+        return nn.GroupNorm(1, width) if maps else nn.LayerNorm(width)
+    if norm == "instance":
+        if maps:
+            return nn.InstanceNorm2d(width, affine=True)
+        return nn.LayerNorm(width, elementwise_affine=False)
+    return nn.Identity()
+
+
+def positive(builder: str, **values: int) -> None:
+    """Refuse sizes and counts below one.
+
+    >>> positive("mlp", classes=0)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.RecipeError: builder 'mlp': classes must be at least 1, got 0
+    """
+    for name, value in values.items():
+        if value < 1:
+            raise RecipeError(f"builder {builder!r}: {name} must be at least 1, got {value}")

@@ -1,0 +1,46 @@
+"""A multi-layer perceptron on vectors or flattened images."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from dovetail.parts.builders import builder
+from dovetail.parts.zoo.layers import Activation, Norm, activation_layer, norm_layer, positive
+
+__all__ = ["mlp"]
+
+
+@builder("mlp", takes=lambda shape: shape)
+def mlp(
+    *,
+    shape: tuple[int, ...] = (1, 8, 8),
+    classes: int = 10,
+    hidden: tuple[int, ...] = (64, 64),
+    norm: Norm = "none",
+    activation: Activation = "relu",
+) -> nn.Module:
+    """Flatten, then a linear layer, a norm and an activation for each hidden width, then a head.
+
+    >>> [name for name, _ in mlp(shape=(4,), hidden=(8,), classes=3).named_children()]
+    ['flatten', 'hidden1', 'head']
+    """
+    width = 1
+    for axis in shape:
+        positive("mlp", shape=axis)
+        width *= axis
+    positive("mlp", classes=classes)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    for i, size in enumerate(hidden, start=1):
+        positive("mlp", hidden=size)
+        layers[f"hidden{i}"] = nn.Sequential(
+            OrderedDict(
+                linear=nn.Linear(width, size),
+                norm=norm_layer(norm, size, maps=False),
+                act=activation_layer(activation),
+            )
+        )
+        width = size
+    layers["head"] = nn.Linear(width, classes)
+    return nn.Sequential(layers)
