@@ -19,6 +19,7 @@ __all__ = [
     "SettingsError",
     "ShelfError",
     "TaskError",
+    "TrainingError",
     "nearest",
 ]
 
@@ -78,6 +79,14 @@ class SettingsError(DovetailError, ValueError):
 
     >>> str(SettingsError("epochs must be at least 1, got 0"))
     'epochs must be at least 1, got 0'
+    """
+
+
+class TrainingError(DovetailError, RuntimeError):
+    """Training went wrong, such as a loss that is no longer a number.
+
+    >>> str(TrainingError("the loss became nan in epoch 2; lower the learning rate"))
+    'the loss became nan in epoch 2; lower the learning rate'
     """
 
 

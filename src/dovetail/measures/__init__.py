@@ -1,0 +1,1 @@
+"""Numbers about outputs, features and weights: tensors in, numbers out."""

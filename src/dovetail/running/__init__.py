@@ -1,0 +1,1 @@
+"""Running parts on data: preprocess, evaluate, predict, features."""

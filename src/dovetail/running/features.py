@@ -1,0 +1,107 @@
+"""A part's features on a task, kept on disk under what they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from dovetail.core.errors import SettingsError
+from dovetail.core.files import write_whole
+from dovetail.core.plain import dumps
+from dovetail.parts.part import Part, as_part
+from dovetail.running.forward import outputs_of
+from dovetail.tasks.task import Split, Task
+
+__all__ = ["Features", "Pooling", "features", "pooled"]
+
+Pooling = Literal["average", "flatten"]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Rows of features ``[n, d]``, their targets, and the settings that made them."""
+
+    values: Tensor
+    targets: Tensor
+    settings: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Features({tuple(self.values.shape)}, {self.settings['pooling']} pooling)"
+
+
+def features(
+    part: Part | nn.Module,
+    task: Task,
+    *,
+    split: Split = "train",
+    pooling: Pooling = "average",
+    batch_size: int = 512,
+    cache: str | Path | None = None,
+) -> Features:
+    """What a part gives for a split of a task, as rows.
+
+    With a ``cache`` folder the rows are kept there under the fingerprints of part and task, and
+    read back when nothing they depend on has changed.  A part without a recipe is never cached:
+    its weights do not say what it computes.
+
+    >>> import torch
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.parts.cutting import cut
+    >>> front, _ = cut(build("lenet5", size=8), at="conv2")
+    >>> features(front, Task(torch.rand(60, 1, 8, 8), [0, 1, 2] * 20))
+    Features((42, 16), average pooling)
+    """
+    part = as_part(part)
+    if pooling not in ("average", "flatten"):
+        raise SettingsError(f"pooling must be 'average' or 'flatten', got {pooling!r}")
+    inputs, targets = task.subset(split)
+    settings = {"split": split, "pooling": pooling, "batch_size": batch_size}
+    file = None
+    if cache is not None and part.recipe is not None:
+        file = Path(cache) / f"{_key(part, task, settings)}.safetensors"
+        if (kept := _read(file, len(inputs))) is not None:
+            return Features(kept, targets, settings)
+    values = outputs_of(
+        part, inputs, batch_size=batch_size, each=lambda output: pooled(output, pooling)
+    )
+    if file is not None:
+        write_whole(file, save({"features": values.contiguous()}))
+    return Features(values, targets, settings)
+
+
+def pooled(output: Tensor, pooling: Pooling) -> Tensor:
+    """Feature maps ``[n, c, ...]`` as rows: the mean over positions, or all of it.
+
+    >>> import torch
+    >>> maps = torch.ones(2, 3, 4, 4)
+    >>> pooled(maps, "average").shape, pooled(maps, "flatten").shape
+    (torch.Size([2, 3]), torch.Size([2, 48]))
+    """
+    if output.ndim > 2 and pooling == "average":
+        return output.flatten(2).mean(2)
+    return output.flatten(1)
+
+
+def _key(part: Part, task: Task, settings: dict[str, Any]) -> str:
+    facts = {
+        "part": part.digest,
+        "recipe": part.recipe,
+        "preprocess": part.contract.preprocess,
+        "task": task.fingerprint,
+        **settings,
+    }
+    return hashlib.sha256(dumps(facts).encode()).hexdigest()[:32]
+
+
+def _read(file: Path, rows: int) -> Tensor | None:
+    try:
+        kept = load_file(file).get("features")
+    except (OSError, SafetensorError):
+        return None  # not there, or damaged: computed anew
+    return kept if kept is not None and len(kept) == rows else None

@@ -1,0 +1,56 @@
+"""A part's outputs on many inputs, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import ContractError, TaskError
+from dovetail.parts.modes import evaluating
+from dovetail.parts.part import Part
+from dovetail.running.preprocess import prepare
+
+__all__ = ["outputs_of"]
+
+
+def outputs_of(
+    part: Part,
+    inputs: Tensor,
+    *,
+    batch_size: int = 512,
+    each: Callable[[Tensor], Tensor] = lambda output: output,
+) -> Tensor:
+    """``each(part(x))`` for all inputs ``[n, ...]``, in evaluation mode, gathered on the CPU.
+
+    The part runs where its weights are; its mode is as before afterwards.  ``each`` shrinks a
+    batch of outputs before it is kept.
+
+    >>> outputs_of(Part(torch.nn.Flatten()), torch.ones(3, 2, 2)).shape
+    torch.Size([3, 4])
+    """
+    if len(inputs) == 0:
+        raise TaskError("there are no inputs to run")
+    kept = []
+    with evaluating(part.module):
+        for start in range(0, len(inputs), batch_size):
+            x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
+            output = _run(part, x)
+            if not isinstance(output, Tensor):
+                raise ContractError(
+                    f"{part.described!r} gives {len(part.contract.gives)} tensors, not one; "
+                    "join it to its other half first"
+                )
+            kept.append(each(output).cpu())
+    return torch.cat(kept)
+
+
+def _run(part: Part, x: Tensor) -> object:
+    try:
+        return part(x)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ContractError(
+            f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: {reason}"
+        ) from None

@@ -1,0 +1,126 @@
+"""The state of an unfinished training, in one file that is whole or absent.
+
+Tensors and JSON only (a safetensors file whose header carries the JSON): nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.files import write_whole
+from dovetail.core.plain import to_plain
+
+__all__ = ["Checkpoint", "load_checkpoint", "optimiser_state", "restore_optimiser"]
+
+FORMAT = 1
+_KEY = "dovetail"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Named tensors and JSON facts; ``identity`` is what a resumed run must have in common."""
+
+    identity: dict[str, Any]
+    facts: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        facts = {"format": FORMAT, "identity": self.identity, "facts": self.facts}
+        try:
+            header = json.dumps(to_plain(facts))
+        except TypeError as error:
+            raise SettingsError(f"this training cannot be checkpointed: {error}") from None
+        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self.tensors.items()}
+        write_whole(path, save(tensors, metadata={_KEY: header}))
+
+    def named(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors below a prefix, without it."""
+        return {
+            name.removeprefix(prefix + "/"): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix + "/")
+        }
+
+
+def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
+    """Read a checkpoint of the same training; ``None`` when there is none yet."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is no checkpoint ({error}); delete it to start anew") from None
+    if facts.get("format") != FORMAT:
+        raise FormatError(f"{path} is no checkpoint of this dovetail; delete it to start anew")
+    theirs, ours = facts["identity"], to_plain(identity)
+    changed = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))
+    if changed:
+        listed = "; ".join(f"{key} was {theirs.get(key)}, is {ours.get(key)}" for key in changed)
+        raise SettingsError(
+            f"{path} belongs to another training ({listed}); use the old settings, "
+            "another checkpoint file, or resume=False"
+        )
+    return Checkpoint(theirs, facts["facts"], tensors)
+
+
+def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """An optimiser's state as JSON facts and named tensors."""
+    state = optimiser.state_dict()
+    plain: dict[str, Any] = {"groups": state["param_groups"], "state": {}}
+    tensors = {}
+    for index, values in state["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser/{index}/{name}"] = value
+            else:
+                plain["state"].setdefault(str(index), {})[name] = value
+    return plain, tensors
+
+
+def restore_optimiser(optimiser: Optimizer, plain: dict[str, Any], kept: Checkpoint) -> None:
+    """Give an optimiser back what :func:`optimiser_state` took."""
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(values) for index, values in plain["state"].items()
+    }
+    for path, tensor in kept.named("optimiser").items():
+        index, name = path.split("/", 1)
+        state.setdefault(int(index), {})[name] = tensor
+    groups = [
+        {**group, "betas": tuple(group["betas"])} if "betas" in group else group
+        for group in plain["groups"]
+    ]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def module_tensors(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+    """A module's state under a prefix."""
+    return {f"{prefix}/{name}": tensor for name, tensor in module.state_dict().items()}
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The global generators' states, so that dropout goes on where it stopped."""
+    states = {"random/cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["random/cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random_state(kept: Checkpoint, device: torch.device) -> None:
+    """Set the global generators back."""
+    states = kept.named("random")
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,0 +1,81 @@
+"""What a trainer returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.records import Record
+from dovetail.core.views import Cell, Figure, Series, Table, Text, View
+from dovetail.parts.part import Part
+
+__all__ = ["Fit", "Training"]
+
+_MEASURES = ("accuracy", "r2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Record, kind="training"):
+    """How a training went: one row of measures an epoch.
+
+    >>> Training(part="mlp", task="digits", rows=({"epoch": 1, "loss": 0.5},)).final["loss"]
+    0.5
+    """
+
+    part: str
+    task: str
+    rows: tuple[dict[str, float], ...]
+
+    @property
+    def title(self) -> str:
+        """What was trained on what."""
+        return f"Training {self.part} on {self.task}"
+
+    @property
+    def final(self) -> dict[str, float]:
+        """The row of the epoch whose weights were kept."""
+        if self.settings.get("patience") is not None:
+            return min(self.rows, key=lambda row: row.get("validation loss", 0.0))
+        return self.rows[-1]
+
+    @property
+    def seconds(self) -> float:
+        """The time spent in training steps."""
+        return sum(row.get("seconds", 0.0) for row in self.rows)
+
+    def view(self) -> View:
+        """Curves, and the row that was kept."""
+        kept = self.final
+        shown: list[tuple[Cell, ...]] = [
+            (name, value) for name, value in kept.items() if name not in ("epoch", "seconds")
+        ]
+        blocks: View = (
+            Text(
+                f"{len(self.rows)} epochs in {self.seconds:.1f} s; "
+                f"the weights of epoch {kept['epoch']:.0f} were kept."
+            ),
+            Table(("measure", "value"), tuple(shown), formats=("", ".4g")),
+            self._curves("Loss", ("loss", "validation loss"), log_y=True),
+        )
+        measured = tuple(f"validation {name}" for name in _MEASURES)
+        if any(name in kept for name in measured):
+            blocks = (*blocks, self._curves("On the validation split", measured))
+        return blocks
+
+    def _curves(self, title: str, names: tuple[str, ...], log_y: bool = False) -> Figure:
+        drawn = [name for name in names if name in self.rows[0]]
+        epochs = tuple(row["epoch"] for row in self.rows)
+        series = tuple(Series(n, epochs, tuple(row.get(n) for row in self.rows)) for n in drawn)
+        return Figure("line", title, series, "epoch", "", log_y=log_y)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """New parts, and the record of how they came about."""
+
+    parts: tuple[Part, ...]
+    record: Record
+
+    @property
+    def part(self) -> Part:
+        """The only part, or the first."""
+        return self.parts[0]

@@ -1,0 +1,228 @@
+"""The one loop: steps, schedule, validation, early stopping, callbacks, checkpoints, resume.
+
+A trainer brings batches, a step that turns a batch into a loss, and a way to validate.  What is
+drawn in an epoch depends on the seed and the epoch's number alone, and a checkpoint inside an epoch
+carries the generators' state: a run that was killed and resumed ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.core.device import choose_device
+from dovetail.core.errors import TrainingError
+from dovetail.core.progress import progress
+from dovetail.core.seeds import derived_seed
+from dovetail.train.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    module_tensors,
+    optimiser_state,
+    random_state,
+    restore_optimiser,
+    restore_random_state,
+)
+from dovetail.train.optimisers import Schedule, make_optimiser
+from dovetail.train.options import Moment, Options
+
+__all__ = ["EpochSource", "run_loop"]
+
+Row = dict[str, float]
+WATCHED = "validation loss"
+
+
+class EpochSource(Protocol):
+    """Batches that can be drawn again from any point of any epoch."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, from batch ``start`` on."""
+        ...
+
+
+def run_loop(
+    module: nn.Module,
+    batches: EpochSource,
+    step: Callable[[Any], Tensor],
+    options: Options,
+    *,
+    validate: Callable[[], Row] | None = None,
+    seed: int = 0,
+    identity: dict[str, Any] | None = None,
+    label: str = "training",
+) -> tuple[Row, ...]:
+    """Train ``module`` in place and return one row of measures an epoch.
+
+    Args:
+        module: What is optimised; the trainer has made the copy and moved it to its device.
+        batches: Where batches come from.
+        step: The loss of one batch, a scalar with a graph.
+        options: See :class:`Options`.
+        validate: Measures after each epoch; ``"validation loss"`` decides early stopping.
+        seed: For everything drawn at random inside a step.
+        identity: Facts that a checkpoint to resume from must share.
+        label: Words beside the progress bar.
+
+    >>> from dovetail.tasks.batches import Batches
+    >>> line = nn.Linear(1, 1)
+    >>> x = torch.linspace(-1, 1, 32)[:, None]
+    >>> rows = run_loop(
+    ...     line,
+    ...     Batches(x, 3 * x, 8),
+    ...     lambda batch: (line(batch[0]) - batch[1]).square().mean(),
+    ...     Options(epochs=30, lr=0.1, weight_decay=0.0),
+    ... )
+    >>> round(line.weight.item(), 2)
+    3.0
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        run = _Run(module, batches, step, options, validate, seed, identity or {})
+        return run.to_the_end(label)
+
+
+class _Run:
+    """One training: what must survive an interruption, and the steps that change it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        batches: EpochSource,
+        step: Callable[[Any], Tensor],
+        options: Options,
+        validate: Callable[[], Row] | None,
+        seed: int,
+        identity: dict[str, Any],
+    ) -> None:
+        self.module, self.batches, self.step = module, batches, step
+        self.options, self.validate, self.seed = options, validate, seed
+        self.identity = {**identity, **options.described(), "seed": seed}
+        self.device = choose_device(options.device)
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        if not trainable:
+            raise TrainingError("the network has no parameter to train")
+        self.optimiser = make_optimiser(options, trainable)
+        self.schedule = Schedule(
+            options.schedule, self.optimiser, steps=options.epochs * len(batches)
+        )
+        self.rows: list[Row] = []
+        self.best: dict[str, Tensor] = {}
+        self.epoch, self.batch = 0, 0
+        self.loss = self._no_loss()
+        self.stopped = False
+        self.file = None if options.checkpoint is None else Path(options.checkpoint)
+        self.saved_at = time.monotonic()
+
+    def to_the_end(self, label: str) -> tuple[Row, ...]:
+        resumed = self._restore()
+        total = self.options.epochs * len(self.batches)
+        done = self.epoch * len(self.batches) + self.batch
+        with progress(label, total, start=done, show=self.options.show) as tick:
+            while self.epoch < self.options.epochs and not self.stopped:
+                self._one_epoch(tick, resumed)
+                resumed = False
+        if self.best:
+            self.module.load_state_dict(self.best)
+        return tuple(self.rows)
+
+    def _one_epoch(self, tick: Callable[[str], None], resumed: bool) -> None:
+        began = time.perf_counter()
+        if not resumed:
+            torch.manual_seed(derived_seed(self.seed, "epoch", self.epoch))
+            self.loss = self._no_loss()
+        self.module.train()
+        first_step = self.epoch * len(self.batches)
+        words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
+        for batch in self.batches.epoch(self.epoch, self.batch):
+            self.schedule.before_step(first_step + self.batch)
+            loss = self.step(batch)
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
+            self.loss += loss.detach()
+            self.batch += 1
+            tick(words)
+            self._save_now_and_then()
+        self._close_epoch(time.perf_counter() - began)
+
+    def _no_loss(self) -> Tensor:
+        # Summed where it is computed, so that no step waits for a transfer; MPS has no float64.
+        exact = torch.float32 if self.device.type == "mps" else torch.float64
+        return torch.zeros((), dtype=exact, device=self.device)
+
+    def _close_epoch(self, seconds: float) -> None:
+        mean = float(self.loss) / len(self.batches)
+        if mean != mean or mean in (float("inf"), float("-inf")):
+            raise TrainingError(
+                f"the loss became {mean} in epoch {self.epoch + 1}; lower the learning rate "
+                f"(lr={self.options.lr}), or look for extreme inputs"
+            )
+        row: Row = {
+            "epoch": self.epoch + 1,
+            "loss": mean,
+            "lr": float(self.optimiser.param_groups[0]["lr"]),
+            "seconds": seconds,
+        }
+        if self.validate is not None:
+            row |= self.validate()
+        self.rows.append(row)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.schedule.after_epoch()
+        self._stop_early()
+        moment = Moment(self.epoch, self.module, row)
+        for callback in self.options.callbacks:
+            self.stopped |= callback(moment) is True
+        self._save_now_and_then()
+
+    def _stop_early(self) -> None:
+        if self.options.patience is None or WATCHED not in self.rows[-1]:
+            return
+        losses = [row[WATCHED] for row in self.rows]
+        best = min(range(len(losses)), key=losses.__getitem__)
+        if best == len(losses) - 1:
+            self.best = copy.deepcopy(self.module.state_dict())
+        self.stopped = len(losses) - 1 - best >= self.options.patience
+
+    def _save_now_and_then(self) -> None:
+        if self.file is None:
+            return
+        if time.monotonic() - self.saved_at < self.options.checkpoint_seconds:
+            return
+        plain, tensors = optimiser_state(self.optimiser)
+        facts = {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "rows": self.rows,
+            "stopped": self.stopped,
+            "optimiser": plain,
+            "schedule": self.schedule.state(),
+        }
+        best = {f"best/{name}": tensor for name, tensor in self.best.items()}
+        tensors = tensors | module_tensors("module", self.module) | random_state(self.device)
+        Checkpoint(self.identity, facts, tensors | best | {"loss": self.loss}).save(self.file)
+        self.saved_at = time.monotonic()
+
+    def _restore(self) -> bool:
+        """Go back to the checkpoint, if there is one; whether it lies inside an epoch."""
+        if self.file is None or not self.options.resume:
+            return False
+        kept = load_checkpoint(self.file, self.identity)
+        if kept is None:
+            return False
+        self.epoch, self.batch = kept.facts["epoch"], kept.facts["batch"]
+        self.rows, self.stopped = list(kept.facts["rows"]), kept.facts["stopped"]
+        self.module.load_state_dict(kept.named("module"))
+        self.best = {name: t.to(self.device) for name, t in kept.named("best").items()}
+        restore_optimiser(self.optimiser, kept.facts["optimiser"], kept)
+        self.schedule.restore(kept.facts["schedule"])
+        self.loss = kept.tensors["loss"].to(self.device)
+        restore_random_state(kept, self.device)
+        return self.batch > 0

@@ -1,0 +1,120 @@
+"""Optimisers and learning-rate schedules, by name or as objects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from dovetail.core.errors import SettingsError, nearest
+from dovetail.train.options import Options
+
+__all__ = ["SCHEDULES", "Schedule", "make_optimiser", "one_cycle"]
+
+_NAMED: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def make_optimiser(options: Options, parameters: Iterable[Tensor]) -> Optimizer:
+    """The optimiser the options ask for, on these parameters.
+
+    >>> make_optimiser(Options(optimiser="adam", lr=0.01), [torch.zeros(1)]).defaults["lr"]
+    0.01
+    """
+    choice = options.optimiser
+    if isinstance(choice, str):
+        if choice not in _NAMED:
+            raise SettingsError(f"unknown optimiser {choice!r}{nearest(choice, _NAMED)}")
+        extra: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
+        if choice == "sgd":
+            extra |= {"momentum": options.momentum, "nesterov": options.momentum > 0}
+        return _NAMED[choice](parameters, **extra)
+    if isinstance(choice, Optimizer):
+        # It holds the caller's parameters, and we train a copy: same class, same defaults, ours.
+        make = cast(Callable[..., Optimizer], type(choice))
+        return make(parameters, **choice.defaults)
+    if isinstance(choice, type):
+        make = cast(Callable[..., Optimizer], choice)
+        return make(parameters, lr=options.lr, weight_decay=options.weight_decay)
+    return choice(parameters)
+
+
+def one_cycle(done: float) -> float:
+    r"""Up to 1 over the first 30 %, then down to almost 0, both along half a cosine.
+
+    >>> [round(one_cycle(done), 3) for done in (0.0, 0.3, 1.0)]
+    [0.04, 1.0, 0.0]
+    """
+    start, end = 1 / 25, 1 / 250_000
+    if done < 0.3:
+        return start + (1 - start) * (1 - math.cos(math.pi * done / 0.3)) / 2
+    return end + (1 - end) * (1 + math.cos(math.pi * (done - 0.3) / 0.7)) / 2
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "one-cycle": one_cycle,
+}
+
+
+class Schedule:
+    """Sets the learning rate before each step, as a function of the share of training done.
+
+    A torch scheduler is stepped once an epoch instead, and is the only kind with a state.
+
+    >>> optimiser = torch.optim.SGD([torch.zeros(1)], lr=2.0)
+    >>> Schedule("cosine", optimiser, steps=10).before_step(5); optimiser.param_groups[0]["lr"]
+    1.0
+    """
+
+    def __init__(self, choice: Any, optimiser: Optimizer, *, steps: int) -> None:
+        self._optimiser, self._steps = optimiser, max(steps, 1)
+        self._peaks = [group["lr"] for group in optimiser.param_groups]
+        self._scheduler: LRScheduler | None = None
+        self._factor: Callable[[float], float] | None = None
+        if isinstance(choice, str):
+            if choice not in SCHEDULES:
+                raise SettingsError(f"unknown schedule {choice!r}{nearest(choice, SCHEDULES)}")
+            self._factor = SCHEDULES[choice]
+        elif _makes_scheduler(choice):
+            self._scheduler = choice(optimiser)
+        elif callable(choice):
+            self._factor = choice
+        else:
+            raise SettingsError(f"a schedule is a name or a function, got {choice!r}")
+
+    def before_step(self, step: int) -> None:
+        """Set the rate for step ``step``, counted from 0."""
+        if self._factor is not None:
+            factor = self._factor(step / self._steps)
+            for group, peak in zip(self._optimiser.param_groups, self._peaks, strict=True):
+                group["lr"] = peak * factor
+
+    def after_epoch(self) -> None:
+        """Step a torch scheduler."""
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        """What a torch scheduler must remember; empty otherwise."""
+        return {} if self._scheduler is None else dict(self._scheduler.state_dict())
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Give a torch scheduler its memory back."""
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state)
+
+
+def _makes_scheduler(choice: Any) -> bool:
+    made = choice.func if isinstance(choice, partial) else choice
+    return isinstance(made, type) and issubclass(made, LRScheduler)

@@ -1,0 +1,135 @@
+"""What every trainer lets the user choose about its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from dovetail.core.errors import SettingsError
+
+__all__ = ["LoopOptions", "Moment", "Options"]
+
+OptimiserChoice = str | Optimizer | type[Optimizer] | Callable[[Iterable[Tensor]], Optimizer]
+ScheduleChoice = str | Callable[[float], float] | Callable[[Optimizer], LRScheduler]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a callback sees at the end of an epoch; it stops the training by returning ``True``.
+
+    >>> Moment(1, nn.Identity(), {"loss": 0.5}).measures["loss"]
+    0.5
+    """
+
+    epoch: int
+    module: nn.Module
+    measures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The loop's options, the same for every trainer.
+
+    Attributes:
+        epochs: Passes over the training split.
+        batch_size: Examples a step.
+        optimiser: ``"sgd"``, ``"adam"``, ``"adamw"``; a torch optimiser class, a function of the
+            parameters, or an optimiser whose class and defaults are used.
+        lr: Peak learning rate (with a name or a class).
+        momentum: For ``"sgd"`` (Nesterov's).
+        weight_decay: With a name or a class.
+        schedule: ``"one-cycle"``, ``"cosine"``, ``"constant"``; a function from the share of
+            training done to a factor on ``lr``; or a function that makes a torch scheduler, which
+            is stepped once an epoch.
+        patience: Stop after so many epochs without a better validation loss, and keep the best.
+        device: ``"auto"`` or a torch device.
+        callbacks: Called with a :class:`Moment` after each epoch.
+        checkpoint: A file to write now and then, and to resume from.
+        checkpoint_seconds: How often at most.
+        resume: Go on from ``checkpoint`` if it is there.
+        show: Progress bar: ``None`` on a terminal only.
+
+    >>> Options(epochs=0)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: epochs must be at least 1, got 0
+    """
+
+    epochs: int = 20
+    batch_size: int = 64
+    optimiser: OptimiserChoice = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: ScheduleChoice = "one-cycle"
+    patience: int | None = None
+    device: str | torch.device = "auto"
+    callbacks: tuple[Callable[[Moment], Any], ...] = ()
+    checkpoint: str | Path | None = None
+    checkpoint_seconds: float = 10.0
+    resume: bool = True
+    show: bool | None = None
+
+    def __post_init__(self) -> None:
+        least = {"epochs": 1, "batch_size": 1, "patience": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < bound):
+                raise SettingsError(f"{name} must be at least {bound}, got {value}")
+        for name in ("lr", "momentum", "weight_decay", "checkpoint_seconds"):
+            value = getattr(self, name)
+            if not (isinstance(value, float | int) and 0 <= value < float("inf")):
+                raise SettingsError(f"{name} must be a number of at least 0, got {value}")
+
+    def described(self) -> dict[str, Any]:
+        """The options that decide the outcome, as JSON values."""
+        return {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "optimiser": _named(self.optimiser),
+            "lr": self.lr,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "schedule": _named(self.schedule),
+            "patience": self.patience,
+        }
+
+
+class LoopOptions(TypedDict, total=False):
+    """:class:`Options` as keyword arguments of a trainer."""
+
+    epochs: int
+    batch_size: int
+    optimiser: OptimiserChoice
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: ScheduleChoice
+    patience: int | None
+    device: str | torch.device
+    callbacks: tuple[Callable[[Moment], Any], ...]
+    checkpoint: str | Path | None
+    checkpoint_seconds: float
+    resume: bool
+    show: bool | None
+
+
+def _named(choice: Any) -> str:
+    if isinstance(choice, str):
+        return choice
+    if isinstance(choice, Optimizer):
+        return f"{type(choice).__name__}({_plainly(choice.defaults)})"
+    inner = getattr(choice, "func", choice)  # functools.partial
+    words = _plainly(getattr(choice, "keywords", {}))
+    return f"{getattr(inner, '__qualname__', type(inner).__name__)}({words})"
+
+
+def _plainly(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
