@@ -1,0 +1,258 @@
+"""The shelf: a folder of parts.
+
+``<shelf>/<name>/<version>/`` is a part's folder as :meth:`Part.save_pretrained` writes it, and
+``<shelf>/<name>/<version>.json`` the shelf's note on it.  Everything appears whole or not at all: a
+part is written to a hidden folder within the shelf and renamed; removing one renames it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torch import nn
+
+from dovetail.core.errors import ShelfError, nearest
+from dovetail.core.plain import to_plain
+from dovetail.parts.contract import Contract
+from dovetail.parts.part import Part, as_part
+from dovetail.parts.weights import digest_of
+from dovetail.shelf.entry import Entry, read_entry
+from dovetail.shelf.index import Index, names, slots
+from dovetail.shelf.lineage import Lineage, trace
+from dovetail.shelf.listing import PartCard, ShelfList, card_of, list_of
+from dovetail.shelf.names import check_name, check_tags, read_reference
+from dovetail.shelf.notes import Note, now, with_tags, write_note
+from dovetail.shelf.search import Query, Sizes
+from dovetail.shelf.verify import ShelfCheck, check_shelf
+from dovetail.shelf.writing import DAY, put, refused, sweep, take_name, take_version
+
+__all__ = ["Shelf"]
+
+
+class Shelf:
+    """A folder of parts, each ``name@version``; the folder is the truth.
+
+    Args:
+        folder: Where the parts are.
+        create: Make the folder when it is missing; otherwise that is an error.
+
+    >>> import tempfile
+    >>> from dovetail.parts.part import build
+    >>> shelf = Shelf(Path(tempfile.mkdtemp()) / "shelf")
+    >>> shelf.add(build("mlp", shape=(4,), hidden=(8,), classes=3), name="small")
+    Entry(small@1, mlp: 4 -> 3)
+    >>> shelf.get("small")
+    Part(mlp: 4 -> 3, 67 weights)
+    >>> "small@1" in shelf, "small@2" in shelf, len(shelf)
+    (True, False, 1)
+    """
+
+    def __init__(self, folder: str | Path, *, create: bool = True) -> None:
+        self.folder = Path(folder)
+        try:
+            if create:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            missing = not self.folder.exists()
+        except OSError as error:
+            if not isinstance(error, FileExistsError | NotADirectoryError):
+                raise refused("make", self.folder, error) from None
+            raise ShelfError(f"{self.folder} is not a folder; a shelf is") from None
+        if missing:
+            raise ShelfError(f"there is no shelf {self.folder}; `dovetail shelf add` creates one")
+        if not self.folder.is_dir():
+            raise ShelfError(f"{self.folder} is not a folder; a shelf is")
+        self._index = Index(self.folder)
+
+    def add(self, part: Part | nn.Module, name: str, *, tags: Iterable[str] = ()) -> Entry:
+        """Put a part on the shelf as the next version of ``name``.
+
+        A part that is there under this name with the same weights, contract, recipe and origin is
+        not added again: its version is returned, with ``tags`` added to its own.  A number is never
+        used twice, not even after :meth:`rm` of that version.
+
+        Raises:
+            ShelfError: the name is not allowed, or the shelf cannot be written to.
+            FormatError: the part has no recipe, so nothing could rebuild it.
+        """
+        part, tags = as_part(part), check_tags(tags)
+        home = self.folder / self._new_name(name)
+        if (twin := self._twin(part, name)) is not None:
+            return self._tagged(twin, tags)
+        self.sweep()
+        version = put(part, home, Note(now(), tags))
+        return read_entry(name, version, home / str(version))
+
+    def get(self, ref: str | Entry, *, verify: bool = False) -> Part:
+        """Load ``name@version``, or the latest version of ``name``; strictly, see :meth:`verify`.
+
+        Raises:
+            ShelfError: no such name or version.
+            FormatError: the part is damaged; the message names its folder.
+        """
+        return self.entry(ref).load(verify=verify)
+
+    def entry(self, ref: str | Entry) -> Entry:
+        """What the shelf says of a part, without loading it."""
+        wanted = read_reference(ref.ref if isinstance(ref, Entry) else ref)
+        found = {entry.version: entry for entry in self._index.entries(wanted.name)}
+        if not found:
+            known = nearest(wanted.name, dict.fromkeys(slot.name for slot in slots(self.folder)))
+            raise ShelfError(
+                f"no part {wanted.name!r} on the shelf {self.folder}{known or ', which is empty'}"
+            )
+        version = max(found) if wanted.version is None else wanted.version
+        if version not in found:
+            listed = ", ".join(map(str, found))
+            raise ShelfError(f"{wanted.name!r} has no version {version}; there is {listed}")
+        return found[version]
+
+    def entries(self) -> list[Entry]:
+        """All versions of all parts, by name and version, damaged ones included."""
+        return self._index.entries()
+
+    def find(
+        self,
+        pattern: str | None = None,
+        *,
+        fits: Part | nn.Module | Contract | Entry | str | None = None,
+        space: str | None = None,
+        classes: Iterable[str] | str | None = None,
+        task: str | None = None,
+        gives: Sizes | None = None,
+        takes: Sizes | None = None,
+        tag: str | None = None,
+    ) -> list[Entry]:
+        """The parts that are everything asked for; damaged ones are never found.
+
+        Args:
+            pattern: Of the name, as in ``"lenet-*"``.
+            fits: What can follow this part (or the part of this reference) or precede it.
+            space: A space it takes or gives.
+            classes: Names that are all among its classes.
+            task: The task it was made on.
+            gives: A shape it gives, ``None`` for an axis of any length, as in ``(16, None, None)``.
+            takes: A shape it takes.
+            tag: A tag it bears.
+
+        >>> import tempfile
+        >>> from dovetail.parts.cutting import cut
+        >>> from dovetail.parts.part import build
+        >>> shelf = Shelf(tempfile.mkdtemp())
+        >>> front, head = cut(build("mlp", shape=(4,), hidden=(8,), classes=3), at="hidden1")
+        >>> _ = shelf.add(front, "front"), shelf.add(head, "head")
+        >>> [entry.ref for entry in shelf.find(fits=front)]
+        ['head@1']
+        >>> [entry.ref for entry in shelf.find(takes=(8,))]
+        ['head@1']
+        """
+        if not (classes is None or isinstance(classes, str)):
+            classes = tuple(classes)  # asked of every entry, though an iterator ends
+        contract = None if fits is None else self._contract(fits)
+        query = Query(pattern, contract, space, classes, task, gives, takes, tag)
+        return [entry for entry in self.entries() if query.wants(entry)]
+
+    def rm(self, ref: str | Entry, *, all_versions: bool = False) -> tuple[str, ...]:
+        """Remove one version, or with ``all_versions`` a whole name; returns what was removed.
+
+        Lineage is by digest, so the parts made of it keep their history.
+        """
+        wanted = read_reference(ref.ref if isinstance(ref, Entry) else ref)
+        if wanted.version is None and not all_versions:
+            latest = self.entry(wanted.name).ref
+            raise ShelfError(
+                f"{wanted.name!r} names every version; remove one (as in {latest}), or all of them "
+                "with all_versions=True"
+            )
+        if wanted.version is not None and all_versions:
+            raise ShelfError(f"all_versions=True removes a whole name; write {wanted.name!r}")
+        entry = self.entry(str(wanted))
+        if wanted.version is not None:
+            take_version(entry)
+            return (entry.ref,)
+        refs = tuple(each.ref for each in self._index.entries(wanted.name))
+        take_name(self.folder / wanted.name)
+        return refs
+
+    def ls(self, pattern: str | None = None) -> ShelfList:
+        """The list of the shelf, damaged parts included."""
+        query = Query(pattern)
+        return list_of(str(self.folder), filter(query.names, self.entries()))
+
+    def show(self, ref: str | Entry) -> PartCard:
+        """All the shelf knows of one part: contract, recipe, origin, lineage."""
+        entry = self.entry(ref)
+        return card_of(entry, None if entry.problem else self.lineage(entry))
+
+    def lineage(self, ref: str | Entry) -> Lineage:
+        """The tree of what a part was made of, and what on this shelf was made of it."""
+        return trace(self.entry(ref), self.entries())
+
+    def verify(self, ref: str | Entry | None = None) -> ShelfCheck:
+        """Read every part (or one) again: hashes, recipe, strict load, probe; tell what is wrong.
+
+        >>> import tempfile
+        >>> Shelf(tempfile.mkdtemp()).verify().ok
+        True
+        """
+        return check_shelf(self.folder, None if ref is None else self.entry(ref))
+
+    def sweep(self, *, older_than: float = DAY) -> int:
+        """Delete unfinished work of writers that died more than ``older_than`` seconds ago."""
+        return sweep(self.folder, older_than=older_than)
+
+    def __len__(self) -> int:
+        return len(slots(self.folder))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries())
+
+    def __contains__(self, ref: object) -> bool:
+        if not isinstance(ref, str | Entry):
+            return False
+        try:
+            self.entry(ref)
+        except ShelfError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        count = len(self)
+        return f"Shelf({str(self.folder)!r}, {count} part{'' if count == 1 else 's'})"
+
+    def _contract(self, thing: Part | nn.Module | Contract | Entry | str) -> Contract:
+        if isinstance(thing, Contract):
+            return thing
+        known = self.entry(thing) if isinstance(thing, str) else thing
+        return known.contract if isinstance(known, Entry) else as_part(known).contract
+
+    def _new_name(self, name: str) -> str:
+        """The name, unless it is not allowed or differs from another by nothing but its case."""
+        check_name(name)
+        for other in names(self.folder):
+            if other != name and other.casefold() == name.casefold():
+                raise ShelfError(
+                    f"{name!r} differs from {other!r} by its case only, and not every file system "
+                    "tells them apart; choose another name"
+                )
+        return name
+
+    def _twin(self, part: Part, name: str) -> Entry | None:
+        """The version of ``name`` that is this very part, if any."""
+        digest = digest_of(part.module)  # not part.digest, which training in place leaves behind
+        for entry in self._index.entries(name):
+            same = entry.digest == digest and entry.contract == part.contract
+            if same and _plain(entry) == _plain(part):
+                return entry
+        return None
+
+    def _tagged(self, entry: Entry, tags: tuple[str, ...]) -> Entry:
+        if set(tags) <= set(entry.tags):
+            return entry
+        write_note(entry.folder, with_tags(Note(entry.added, entry.tags), tags))
+        return read_entry(entry.name, entry.version, entry.folder)
+
+
+def _plain(thing: Part | Entry) -> tuple[object, object]:
+    """Recipe and origin as they are on disk, where a tuple and a list are one."""
+    return to_plain(thing.recipe), to_plain(thing.origin)

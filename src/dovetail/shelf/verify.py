@@ -1,0 +1,156 @@
+"""Reading everything again: is each part still what it was when it was added?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.core.errors import DovetailError, FormatError
+from dovetail.core.files import HIDDEN
+from dovetail.core.plain import dumps, read_json
+from dovetail.core.records import Record
+from dovetail.core.views import Table, Text, View
+from dovetail.parts import disk
+from dovetail.shelf.entry import Entry
+from dovetail.shelf.index import FILE, Slot, slots
+from dovetail.shelf.names import is_name, version_of
+from dovetail.shelf.notes import SUFFIX, read_note
+
+__all__ = ["Problem", "ShelfCheck", "check_part", "check_shelf", "strangers"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one part.
+
+    >>> str(Problem("lenet@2", "model.safetensors: sha256 differs from the manifest"))
+    'lenet@2: model.safetensors: sha256 differs from the manifest'
+    """
+
+    ref: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.ref}: {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShelfCheck(Record, kind="shelf-check"):
+    """What re-reading a shelf found.
+
+    ``leftovers`` are unfinished work of writers that died (swept away when old), ``foreign`` what
+    the shelf did not put there; neither keeps the shelf from being ``ok``.
+
+    >>> ShelfCheck(checked=3).ok
+    True
+    """
+
+    checked: int
+    problems: tuple[Problem, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every part is whole."""
+        return not self.problems
+
+    def view(self) -> View:
+        """A verdict, the problems, and what else lies around."""
+        broken = len({problem.ref for problem in self.problems})
+        parts = f"{self.checked} part{'' if self.checked == 1 else 's'}"
+        verdict = (
+            Text(f"{parts} read again, all whole.")
+            if self.ok
+            else Text(f"{parts} read again, {broken} damaged.", "warning")
+        )
+        rows = tuple((problem.ref, problem.what) for problem in self.problems)
+        table = (Table(("part", "problem"), rows),) if rows else ()
+        notes = (("Unfinished work", self.leftovers), ("Not of this shelf", self.foreign))
+        rest = (Text(f"{what}: {', '.join(names)}.", "note") for what, names in notes if names)
+        return (verdict, *table, *rest)
+
+
+def check_shelf(folder: Path, only: Entry | None = None) -> ShelfCheck:
+    """Check every part of a shelf, or one; of a whole shelf, also what else lies on it."""
+    name = None if only is None else only.name
+    chosen = [s for s in slots(folder, name) if only is None or s.version == only.version]
+    leftovers, foreign = strangers(folder) if only is None else ([], [])
+    return ShelfCheck(
+        settings={"shelf": str(folder), "ref": None if only is None else only.ref},
+        checked=len(chosen),
+        problems=tuple(problem for slot in chosen for problem in check_part(slot)),
+        leftovers=tuple(leftovers),
+        foreign=tuple(foreign),
+    )
+
+
+def check_part(slot: Slot) -> list[Problem]:
+    """Everything wrong with one part: hashes, recipe, strict load, probe; then its note."""
+    ref = f"{slot.name}@{slot.version}"
+    return [
+        Problem(ref, _said(error, slot.folder))
+        for error in (_failure(_reload, slot.folder), _failure(read_note, slot.folder))
+        if error is not None
+    ]
+
+
+def strangers(folder: Path) -> tuple[list[str], list[str]]:
+    """Unfinished work and foreign files on a shelf, as paths within it."""
+    leftovers: list[str] = []
+    foreign: list[str] = []
+    for path, ours in _walk(folder):
+        if path.name.startswith(HIDDEN):
+            leftovers.append(path.relative_to(folder).as_posix())
+        elif not ours:
+            foreign.append(path.relative_to(folder).as_posix())
+    return leftovers, foreign
+
+
+def _reload(folder: Path) -> None:
+    facts = disk.read_facts(folder)
+    manifest = folder / "manifest.json"
+    if manifest.read_bytes() != dumps(read_json(manifest)).encode():
+        raise FormatError(f"{manifest}: was changed after it was written")
+    module = disk.read_module(folder, facts)
+    disk.replay(folder, module)
+
+
+def _failure(check: Callable[[Path], object], folder: Path) -> Exception | None:
+    try:
+        check(folder)
+    except Exception as error:  # whatever a damaged file or a foreign builder may cause
+        return error
+    return None
+
+
+def _said(error: Exception, folder: Path) -> str:
+    words = str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "")
+    words = words.replace(f"{folder.parent}/", "")
+    return words if isinstance(error, DovetailError) else f"{type(error).__name__}: {words}"
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
+    """What lies on the shelf down to the parts' own files, and whether the shelf put it there."""
+    for top in sorted(folder.iterdir()):
+        if top.is_symlink() or not top.is_dir() or not is_name(top.name):
+            yield top, top.name == FILE
+            continue
+        for item in sorted(top.iterdir()):
+            if item.is_symlink() or version_of(item.name.removesuffix(SUFFIX)) is None:
+                yield item, False
+            elif item.is_dir() and version_of(item.name) is not None:
+                listed = _listed(item)
+                yield from ((path, path.name in listed) for path in sorted(item.iterdir()))
+            else:
+                yield item, item.is_file() and item.name.endswith(SUFFIX)
+
+
+def _listed(folder: Path) -> set[str]:
+    """The files a part's folder should hold; all it holds when its manifest cannot say."""
+    try:
+        files = read_json(folder / "manifest.json")["files"]
+        return {"manifest.json", *files}
+    except (DovetailError, KeyError, TypeError):
+        return {path.name for path in folder.iterdir()}

@@ -1,0 +1,167 @@
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from dovetail.core.errors import FormatError
+from dovetail.shelf import index as index_module
+from dovetail.shelf.index import FILE, Index
+from dovetail.shelf.store import Shelf
+
+
+@pytest.fixture
+def filled(shelf, tiny):
+    for seed in range(4):
+        shelf.add(tiny(seed), f"net{seed % 2}", tags=[f"s{seed}"])
+    shelf.entries()
+    return shelf
+
+
+def reads(monkeypatch):
+    """Count how many parts are read from their folders."""
+    seen = []
+    real = index_module.read_entry
+
+    def counted(*slot):
+        seen.append(f"{slot[0]}@{slot[1]}")
+        return real(*slot)
+
+    monkeypatch.setattr(index_module, "read_entry", counted)
+    return seen
+
+
+def truth(shelf):
+    return [index_module.read_entry(*slot) for slot in index_module.slots(shelf.folder)]
+
+
+def test_the_index_says_what_the_folders_say(filled):
+    assert Index(filled.folder).entries() == truth(filled)
+    assert [entry.ref for entry in filled] == ["net0@1", "net0@2", "net1@1", "net1@2"]
+
+
+def test_a_fresh_index_reads_no_part(filled, monkeypatch):
+    seen = reads(monkeypatch)
+    Index(filled.folder).entries()
+    assert seen == []
+
+
+def test_only_what_changed_is_read_again(filled, monkeypatch, tiny):
+    Shelf(filled.folder).add(tiny(9), "net0")
+    os.utime(filled.folder / "net1" / "1" / "config.json", (1, 1))
+    seen = reads(monkeypatch)
+    assert len(Index(filled.folder).entries()) == 5
+    assert seen == ["net0@3", "net1@1"]
+    seen.clear()
+    filled.entries()
+    assert seen == []  # another process wrote the index meanwhile
+
+
+def test_a_tag_added_by_another_process_is_seen(filled, tiny):
+    Shelf(filled.folder).add(tiny(0), "net0", tags=["new"])
+    assert filled.entry("net0@1").tags == ("new", "s0")
+    assert [entry.ref for entry in Shelf(filled.folder).find(tag="new")] == ["net0@1"]
+
+
+def test_what_another_process_removed_is_gone(filled):
+    Shelf(filled.folder).rm("net0", all_versions=True)
+    assert [entry.name for entry in filled] == ["net1", "net1"]
+    assert "net0" not in (filled.folder / FILE).read_text()
+
+
+def damages(whole):
+    middle = len(whole) // 2
+    body = whole.partition(b"\n")[2]
+    return {
+        "missing": None,
+        "empty": b"",
+        "half": whole[:middle],
+        "one byte": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        "not text": b"\xff\xfe" * 40,
+        "no check": body,
+        "other json": b"[]",
+        "deep": b"[" * 100_000,
+        "other format": _with_check(json.dumps({**json.loads(body), "format": 99}).encode()),
+        "no rows": _with_check(b'{"format": 1}'),
+        "odd rows": _with_check(b'{"format": 1, "rows": 3}'),
+        "odd row": _with_check(body.replace(b'"digest"', b'"digits"')),
+        "odd contract": _with_check(body.replace(b"takes", b"tokes")),
+        "odd tags": _with_check(body.replace(b'["s1"]', b"[1]")),
+    }
+
+
+def _with_check(body):
+    return index_module.hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    "damage", damages(b'x\n{"format": 1, "rows": {}}'), ids=lambda name: name.replace(" ", "-")
+)
+def test_a_damaged_index_is_silently_rebuilt(filled, damage):
+    path = filled.folder / FILE
+    data = damages(path.read_bytes())[damage]
+    path.unlink() if data is None else path.write_bytes(data)
+    assert Index(filled.folder).entries() == truth(filled)
+    body = path.read_bytes().partition(b"\n")[2]
+    assert len(json.loads(body)["rows"]) == 4  # and it is whole again
+    assert filled.verify().ok
+
+
+def test_an_index_that_is_a_folder_is_done_without(filled):
+    (filled.folder / FILE).unlink()
+    (filled.folder / FILE).mkdir()
+    assert Index(filled.folder).entries() == truth(filled)
+
+
+def test_a_shelf_that_cannot_be_written_to_is_listed_all_the_same(filled, monkeypatch):
+    def refuse(path, data):
+        raise FormatError(f"cannot write {path}: Read-only file system")
+
+    (filled.folder / FILE).unlink()
+    monkeypatch.setattr(index_module, "write_whole", refuse)
+    index = Index(filled.folder)
+    assert index.entries() == truth(filled)
+    seen = reads(monkeypatch)
+    assert len(index.entries()) == 4
+    assert seen == []  # memory serves where a file cannot
+
+
+def test_a_copied_or_moved_shelf_works(filled, tmp_path):
+    copy = Shelf(shutil.copytree(filled.folder, tmp_path / "copy"))
+    shutil.rmtree(filled.folder)
+    assert [entry.folder for entry in copy] == [
+        slot.folder for slot in index_module.slots(copy.folder)
+    ]
+    assert copy.verify().ok
+
+
+def test_damage_is_listed_and_mending_it_is_noticed(filled):
+    weights = filled.folder / "net0" / "2" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    for shelf in (Shelf(filled.folder), Shelf(filled.folder)):
+        (filled.folder / FILE).unlink(missing_ok=True)
+        assert [entry.ref for entry in shelf if entry.problem] == ["net0@2"]
+    weights.write_bytes(whole)
+    assert not any(entry.problem for entry in shelf)
+
+
+def test_the_index_is_quicker_than_reading_300_parts(tmp_path, tiny):
+    first = Shelf(tmp_path).add(tiny(), "net0")
+    for i in range(300):
+        copy = tmp_path / f"net{i % 30}" / str(2 + i)
+        shutil.copytree(first.folder, copy)
+
+    def seconds(prepare):
+        times = []
+        for _ in range(3):
+            prepare()
+            start = time.perf_counter()
+            assert len(Index(tmp_path).entries()) == 301
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    rebuilt = seconds(lambda: (tmp_path / FILE).unlink(missing_ok=True))
+    indexed = seconds(lambda: None)
+    assert indexed < rebuilt / 2

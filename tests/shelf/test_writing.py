@@ -1,0 +1,179 @@
+"""Many writers at once, and writers that die."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from dovetail.core.errors import ShelfError
+from dovetail.shelf import writing
+from dovetail.shelf.notes import Note, write_note
+from dovetail.shelf.store import Shelf
+from dovetail.shelf.writing import put, sweep
+
+
+def script(text, *args):
+    command = [sys.executable, "-c", textwrap.dedent(text), *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
+
+
+ADD_FIVE = """
+    import sys, time
+    from pathlib import Path
+    import torch
+    torch.set_num_threads(1)
+    from dovetail.parts.part import build
+    from dovetail.shelf.store import Shelf
+    shelf, me = Shelf(sys.argv[1]), int(sys.argv[2])
+    parts = [build("mlp", shape=(3,), hidden=(), seed=10 * me + i) for i in range(5)]
+    Path(sys.argv[1], f"ready{me}.txt").touch()
+    while len(list(Path(sys.argv[1]).glob("ready*.txt"))) < 4:
+        time.sleep(0.001)
+    for part in parts:
+        print(shelf.add(part, "net", tags=[f"by-{me}"]).ref, part.digest)
+"""
+
+
+def test_four_processes_adding_at_once_all_succeed(tmp_path):
+    told = [finish(process) for process in [script(ADD_FIVE, tmp_path, me) for me in range(4)]]
+    claimed = dict(line.split() for out in told for line in out.splitlines())
+    shelf = Shelf(tmp_path)
+    assert sorted(claimed) == sorted(f"net@{i}" for i in range(1, 21))
+    assert {entry.ref: entry.digest for entry in shelf} == claimed
+    assert all(len(entry.tags) == 1 for entry in shelf)
+    found = shelf.verify()
+    assert found.ok
+    assert found.leftovers == ()
+
+
+DIE_AT_EACH_STEP = """
+    import os, signal, sys
+    import torch
+    torch.set_num_threads(1)
+    from dovetail.parts.part import build
+    from dovetail.shelf.store import Shelf
+    shelf = Shelf(sys.argv[1])
+    shelf.add(build("mlp", shape=(3,), hidden=(), seed=0), "net")
+
+    def dying(act, left):
+        def step(*args, **more):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return act(*args, **more)
+        return step
+
+    at = 0
+    while True:
+        part = build("mlp", shape=(3,), hidden=(), seed=1 + at)
+        child = os.fork()
+        if not child:
+            left = [at]
+            for name in ("rename", "replace", "link", "mkdir", "unlink", "rmdir", "fsync", "open"):
+                setattr(os, name, dying(getattr(os, name), left))
+            Shelf(sys.argv[1]).add(part, "net")
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        found = shelf.verify()
+        assert found.ok, found
+        assert all(entry.problem is None for entry in shelf)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        at += 1
+    print(at, len(shelf), len(found.leftovers))
+    assert shelf.get("net").digest == part.digest
+    shelf.sweep(older_than=0)
+    assert shelf.verify().leftovers == ()
+"""
+
+
+def test_killed_at_any_step_the_shelf_is_whole(tmp_path):
+    """Each change to the file system in turn is the last thing a writer lives to begin."""
+    steps, parts, leftovers = map(int, finish(script(DIE_AT_EACH_STEP, tmp_path)).split())
+    assert steps > 10
+    assert leftovers > 5  # it died in the midst of writing
+    assert parts >= 3  # the first, the last, and those that died after the rename
+
+
+def test_old_leftovers_are_swept_by_the_next_writer(shelf, tiny):
+    old, young = shelf.folder / ".dovetail-old", shelf.folder / ".dovetail-young"
+    for folder in (old, young):
+        (folder / "deep").mkdir(parents=True)
+    os.utime(old, (time.time() - 2 * writing.DAY,) * 2)
+    shelf.add(tiny(), "net")
+    assert not old.exists()
+    assert young.exists()
+    (shelf.folder / "net" / ".dovetail-file").write_text("")
+    assert sweep(shelf.folder, older_than=0) == 2
+    assert [path.name for path in shelf.folder.iterdir()] == ["net"]
+
+
+def test_sweeping_never_follows_a_link(shelf, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (shelf.folder / ".dovetail-link").symlink_to(tmp_path / "precious")
+    assert sweep(shelf.folder, older_than=0) == 1
+    assert (tmp_path / "precious").is_dir()
+
+
+def test_a_name_removed_under_the_writer_comes_back(tmp_path, tiny, monkeypatch):
+    home, real, tries = tmp_path / "net", writing.claim, []
+
+    def slow_claim(home, note):
+        number = real(home, note)
+        tries.append(number)
+        if len(tries) == 1:
+            writing.take_name(home)
+        return number
+
+    monkeypatch.setattr(writing, "claim", slow_claim)
+    assert put(tiny(), home, Note()) == 1
+    assert tries == [1, 1]
+    assert Shelf(tmp_path).verify().ok
+
+
+def test_a_folder_copied_to_the_claimed_number_is_not_replaced(tmp_path, tiny, monkeypatch):
+    home, real = tmp_path / "net", writing.claim
+
+    def slow_claim(home, note):
+        number = real(home, note)
+        if number == 1:
+            tiny(7).save_pretrained(home / "1")
+        return number
+
+    monkeypatch.setattr(writing, "claim", slow_claim)
+    assert put(tiny(), home, Note()) == 2
+    assert Shelf(tmp_path).get("net@1").digest == tiny(7).digest
+
+
+@pytest.mark.parametrize("step", ["mkdir", "rename"])
+def test_a_refusing_file_system_is_a_shelf_error_and_leaves_nothing(shelf, tiny, monkeypatch, step):
+    real = os.rename
+
+    def refuse(*args):
+        if step == "mkdir" or args[1].name == "1":
+            raise PermissionError(13, "Permission denied")
+        return real(*args)
+
+    monkeypatch.setattr(os, step, refuse)
+    with pytest.raises(ShelfError, match=r"cannot write to the shelf .*: Permission denied"):
+        shelf.add(tiny(), "net")
+    monkeypatch.undo()
+    assert len(shelf) == 0
+    assert shelf.verify().leftovers == ()
+
+
+def test_a_removed_number_is_not_given_again(tmp_path, tiny):
+    home = tmp_path / "net"
+    assert put(tiny(), home, Note()) == 1
+    write_note(home / "5", Note(removed="2024-05-01T12:00:00Z"))
+    assert put(tiny(), home, Note()) == 6
