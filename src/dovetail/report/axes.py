@@ -1,0 +1,196 @@
+"""The frame of a figure: where the plot lies, its two axes and its grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.core.views import Figure
+from dovetail.report.lettering import show_number, show_ticks, text_width
+from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
+from dovetail.report.svg import label, tag
+
+__all__ = ["WIDTH", "Frame", "lay_out", "place_name"]
+
+WIDTH = 800.0
+"""Of every figure: the width of the page's column."""
+
+_HEIGHT = 300.0  # of the plot itself
+_RIGHT = 18.0
+_LINE = 18.0  # from one line of small text to the next
+_SLANT = math.radians(35)
+_LONGEST = 130.0  # of a name beside or slanted below an axis
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plot's box, and how values become positions in it.
+
+    ``places`` are the names along a categorical x axis, empty on a numeric one.
+
+    >>> from dovetail.core.views import Series
+    >>> figure = Figure("line", "Loss", (Series("train", (0, 4), (1.0, 3.0)),))
+    >>> frame = lay_out(figure, top=40.0)
+    >>> frame.across(0) == frame.left, frame.across(4) == frame.right
+    (True, True)
+    """
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    x: Scale
+    y: Scale
+    places: tuple[str, ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    slanted: bool = False
+    depth: float = 20.0
+
+    @property
+    def band(self) -> float:
+        """The width of one place on a categorical axis."""
+        return (self.right - self.left) / max(len(self.places), 1)
+
+    def across(self, x: float | str) -> float | None:
+        """The horizontal position of an x value; ``None`` for one that has none."""
+        if self.places:
+            return self.left + (self.places.index(place_name(x)) + 0.5) * self.band
+        return self.x(float(x)) if self.x.shows(float(x)) else None
+
+    def draw(self, figure: Figure) -> str:
+        """Grid, axes, tick labels and the names of both axes."""
+        parts = [self._y_tick(at, words) for at, words in self.y_ticks]
+        parts += [self._x_tick(at, words) for at, words in self.x_ticks]
+        # Bars stand on zero, and so does their axis.
+        foot = self.y(0.0) if figure.kind == "bar" and not figure.log_y else self.bottom
+        line = f"M{self.left:.1f} {foot:.1f}H{self.right:.1f}"
+        parts.append(tag("path", class_="axis", d=line))
+        if words := figure.x_label:
+            middle, room = (self.left + self.right) / 2, self.right - self.left
+            below = self.bottom + self.depth + _LINE
+            parts.append(
+                label(words, middle, below, width=room, class_="name", text_anchor="middle")
+            )
+        if words := figure.y_label:
+            parts.append(label(words, 0, self.top - 14, width=WIDTH, class_="name"))
+        return tag("g", *parts, class_="frame")
+
+    def _y_tick(self, at: float, words: str) -> str:
+        y = self.y(at)
+        line = tag("line", x1=self.left, x2=self.right, y1=y, y2=y, class_="grid")
+        text = label(words, self.left - 8, y + 4, width=_LONGEST, text_anchor="end")
+        return tag("g", line, text, class_="tick-y", data_at=repr(at))
+
+    def _x_tick(self, at: float, words: str) -> str:
+        turn = None
+        if self.slanted:
+            turn = f"rotate({-math.degrees(_SLANT):.0f} {at:.1f} {self.bottom + 14:.1f})"
+        text = label(
+            words,
+            at,
+            self.bottom + (14 if self.slanted else 18),
+            width=_LONGEST if self.slanted else None,
+            middle=True,
+            text_anchor="end" if self.slanted else "middle",
+            transform=turn,
+        )
+        return tag("g", text, class_="tick-x", data_at=f"{at:.2f}")
+
+
+def lay_out(figure: Figure, *, top: float) -> Frame:
+    """Choose scales and ticks, and give the labels the room they need.
+
+    >>> from dovetail.core.views import Series
+    >>> figure = Figure("bar", "Size", (Series("a", ("x", "y"), (1.0, 2.0)),))
+    >>> lay_out(figure, top=40.0).places
+    ('x', 'y')
+    """
+    top += 26.0 if figure.y_label else 6.0
+    bottom = top + _HEIGHT
+    y, y_ticks = _upward(figure, top, bottom)
+    left = min(max((text_width(words) for _, words in y_ticks), default=0.0), _LONGEST) + 12.0
+    right = WIDTH - _RIGHT
+    places = _places(figure)
+    if not places:
+        x, ticks = _sideways(figure, left, right)
+        return Frame(left, top, right, bottom, x, y, (), ticks, y_ticks)
+    band = (right - left) / len(places)
+    slanted = any(text_width(place) > band - 6 for place in places)
+    depth = 20.0
+    if slanted:
+        shown = [min(text_width(place), _LONGEST) for place in places]
+        # Slanted names reach to the left of their place; the first must not leave the picture.
+        left = max(left, shown[0] * math.cos(_SLANT) - band / 2 + 4)
+        depth = max(shown) * math.sin(_SLANT) + 18
+        band = (right - left) / len(places)
+    each = math.ceil(16.0 / band) if slanted else 1  # name every so many, where they are crowded
+    ticks = tuple(
+        (left + (i + 0.5) * band, place) for i, place in enumerate(places) if i % each == 0
+    )
+    unused = Scale(0.0, 1.0, left, right)
+    return Frame(left, top, right, bottom, unused, y, places, ticks, y_ticks, slanted, depth)
+
+
+def _upward(
+    figure: Figure, top: float, bottom: float
+) -> tuple[Scale, tuple[tuple[float, str], ...]]:
+    values = [v for v in _heights(figure) if math.isfinite(v) and (v > 0 or not figure.log_y)]
+    if figure.kind == "bar" and not figure.log_y:
+        values.append(0.0)  # a bar's length is read from zero
+        values = values if any(values) else [0.0, 1.0]
+    if figure.log_y and values and min(values) == max(values):
+        ticks = log_ticks(max(values[0] / 2, 5e-324), min(values[0] * 2, 1.7e308))
+    elif figure.log_y:
+        ticks = log_ticks(min(values, default=1.0), max(values, default=10.0))
+    else:
+        ticks = nice_ticks(*span_of(values))
+    # Where a round end would lie beyond the floating-point range, the data's own end stands in.
+    low, high = min([*values, *ticks]), max([*values, *ticks])
+    scale = Scale(low, high, bottom, top, log=figure.log_y)
+    words = show_ticks(ticks, figure.y_format, log=figure.log_y)
+    return scale, tuple(zip(ticks, words, strict=True))
+
+
+def _sideways(
+    figure: Figure, left: float, right: float
+) -> tuple[Scale, tuple[tuple[float, str], ...]]:
+    values = [float(x) for s in figure.series for x in s.x if math.isfinite(float(x))]
+    whole = bool(values) and all(x.is_integer() for x in values)
+    low, high = span_of(values)
+    inset = 10.0 if figure.kind == "scatter" else 0.0
+    scale = Scale(low, high, left + inset, right - inset)
+    for most in (10, 8, 6, 4, 3):
+        ticks = [t for t in nice_ticks(low, high, most=most, whole=whole) if low <= t <= high]
+        words = show_ticks(ticks)
+        if sum(text_width(w) + 14 for w in words) <= right - left:
+            break
+    return scale, tuple((scale(t), w) for t, w in zip(ticks, words, strict=True))
+
+
+def _heights(figure: Figure) -> Iterator[float]:
+    for series in figure.series:
+        for values in (series.y, series.low, series.high):
+            yield from (float(value) for value in values if value is not None)
+
+
+def _places(figure: Figure) -> tuple[str, ...]:
+    """The categories in the order they come; numbers under bars in the order of size."""
+    values = [x for series in figure.series for x in series.x]
+    if any(isinstance(x, str) for x in values):
+        return tuple(dict.fromkeys(place_name(x) for x in values))
+    if figure.kind != "bar":
+        return ()
+    finite = sorted({float(x) for x in values if math.isfinite(float(x))})
+    rest = [x for x in values if not math.isfinite(float(x))]
+    return tuple(dict.fromkeys(place_name(x) for x in [*finite, *rest]))
+
+
+def place_name(x: float | str) -> str:
+    """An x value in words, as the name of a place and for the reader.
+
+    >>> place_name("layer1"), place_name(3.0)
+    ('layer1', '3')
+    """
+    return x if isinstance(x, str) else show_number(float(x))

@@ -1,0 +1,143 @@
+"""The blocks of a view as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text
+from dovetail.report.figures import draw_figure
+from dovetail.report.heatmaps import draw_heatmap
+from dovetail.report.lettering import escape, show_number
+
+__all__ = ["draw_block", "draw_table", "is_number", "show_cell"]
+
+_MOST_DATA = 400
+"""A figure of at most this many points carries them as a folded table too."""
+
+_SHORT = 24  # characters; a shorter word, name or interval stays on one line
+_LONG = 30  # rows; a longer table may break across printed pages
+
+
+def draw_block(block: Block) -> str:
+    """One block of a view as HTML.
+
+    >>> draw_block(Text("Chance is < 10 %.", style="note"))
+    '<p class="note">Chance is &lt; 10 %.</p>'
+    """
+    if isinstance(block, Text):
+        return _text(block)
+    if isinstance(block, Table):
+        return draw_table(block)
+    drawing = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
+    data = _data(block) if isinstance(block, Figure) else ""
+    return f'<figure><div class="scroll">{drawing}</div>{data}</figure>'
+
+
+def draw_table(table: Table) -> str:
+    """A table that scrolls in a box of its own; raw values ride along for sorting.
+
+    >>> drawn = draw_table(Table(("a",), ((0.5,),), (".0%",)))
+    >>> '<td class="number" data-raw="0.5">50%</td>' in drawn
+    True
+    """
+    formats = table.formats or ("",) * len(table.columns)
+    numeric = [_is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
+    heads = "".join(
+        f'<th scope="col"{_number(right)}>{escape(name)}</th>'
+        for name, right in zip(table.columns, numeric, strict=True)
+    )
+    rows = "".join(
+        "<tr>" + "".join(_cell(*one) for one in zip(row, formats, numeric, strict=True)) + "</tr>\n"
+        for row in table.rows
+    )
+    sortable = ' class="sortable"' if rows else ""
+    rows = rows or f'<tr><td class="none" colspan="{len(table.columns)}">no rows</td></tr>'
+    caption = f"<figcaption>{escape(table.caption)}</figcaption>" if table.caption else ""
+    name = escape(table.caption or "table")
+    kind = "table long" if len(table.rows) > _LONG else "table"
+    return (
+        f'<figure class="{kind}">{caption}'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">'
+        f"<table{sortable}><thead><tr>{heads}</tr></thead>\n<tbody>{rows}</tbody></table>"
+        "</div></figure>"
+    )
+
+
+def show_cell(cell: Cell, spec: str = "") -> str:
+    """A cell as a reader sees it; without a specification, as it is.
+
+    >>> show_cell(0.25, ".0%"), show_cell(0.1), show_cell("x"), show_cell(None)
+    ('25%', '0.1', 'x', '–')
+    """
+    if isinstance(cell, str | bool) or (cell is not None and not spec):
+        return str(cell)
+    return show_number(cell, spec)
+
+
+def is_number(cell: Cell) -> bool:
+    """Whether a cell holds a number; stored records spell those that are not finite as words.
+
+    >>> is_number(1.5), is_number("nan"), is_number("1.5"), is_number(True), is_number(None)
+    (True, True, False, False, False)
+    """
+    if isinstance(cell, str):
+        return cell in ("nan", "inf", "-inf")
+    return cell is not None and not isinstance(cell, bool)
+
+
+def _text(block: Text) -> str:
+    words = escape(block.text)
+    if block.style == "heading":
+        return f"<h3>{words}</h3>"
+    if block.style == "warning":
+        return f'<p class="warning" role="note"><b>Warning.</b> {words}</p>'
+    if block.style == "code":
+        return f'<div class="scroll"><pre>{words}</pre></div>'
+    return f'<p class="note">{words}</p>' if block.style == "note" else f"<p>{words}</p>"
+
+
+def _cell(cell: Cell, spec: str, right: bool) -> str:
+    raw = "" if cell is None else _raw(cell)
+    words = isinstance(cell, str) and not right
+    length = "short" if len(str(cell)) <= _SHORT else "words"
+    classes = " ".join(["number"] * right + [length] * words + ["none"] * (cell is None))
+    kind = f' class="{classes}"' if classes else ""
+    return f'<td{kind} data-raw="{escape(raw)}">{escape(show_cell(cell, spec))}</td>'
+
+
+def _raw(cell: str | int | float) -> str:
+    """What the script sorts by; it reads JavaScript's names of the infinite, and no NaN."""
+    if isinstance(cell, str | int):
+        return {"nan": "", "inf": "Infinity", "-inf": "-Infinity"}.get(str(cell), str(cell))
+    if math.isnan(cell):
+        return ""
+    return repr(cell) if math.isfinite(cell) else ("Infinity" if cell > 0 else "-Infinity")
+
+
+def _number(right: bool) -> str:
+    return ' class="number"' if right else ""
+
+
+def _is_numeric(cells: Sequence[Cell]) -> bool:
+    known = [cell for cell in cells if cell is not None]
+    return bool(known) and all(is_number(cell) for cell in known)
+
+
+def _data(figure: Figure) -> str:
+    rows: list[tuple[Cell, ...]] = []
+    bounded = any(series.low or series.high for series in figure.series)
+    for series in figure.series:
+        for i, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
+            bounds = [side[i] if i < len(side) else None for side in (series.low, series.high)]
+            rows.append((series.name, x, y, *(bounds if bounded else ())))
+    if not rows or len(rows) > _MOST_DATA:
+        return ""
+    columns = ("series", figure.x_label or "x", figure.y_label or "y")
+    spec = figure.y_format or ".6g"
+    table = Table(
+        (*columns, "low", "high") if bounded else columns,
+        tuple(rows),
+        ("", ".6g", spec, spec, spec) if bounded else ("", ".6g", spec),
+    )
+    return f'<details class="data"><summary>Data</summary>{draw_table(table)}</details>'

@@ -1,0 +1,159 @@
+"""Words and numbers for drawings: escaped, measured, shortened, formatted.
+
+There is no font at hand when an SVG is written, so widths are estimates, on the safe side: those
+of the widest of the common sans-serifs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from html import escape as _escape
+from itertools import pairwise
+
+__all__ = ["clip", "escape", "show_number", "show_ticks", "text_width"]
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SPEC = re.compile(r"(.?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
+_LONGEST = 24  # characters of a number; 1e300 with a fixed point has three hundred
+_NARROW = frozenset("ijltfrI.,:;|!'`()[]{} /-")
+_WIDE = frozenset("mwMW%@&−")
+
+
+def escape(text: object) -> str:
+    """Text that is safe between tags and in quoted attributes, of HTML and of XML.
+
+    Characters that XML forbids even when escaped become the replacement character.
+
+    >>> escape('<b> & "c"' + chr(0))
+    '&lt;b&gt; &amp; &quot;c&quot;�'
+    """
+    return _escape(_NOT_XML.sub("�", str(text)), quote=True)
+
+
+def text_width(text: str, size: float = 12.0) -> float:
+    """About how wide a text is at a font size, in pixels.
+
+    >>> text_width("mm") > text_width("nn") > text_width("ll")
+    True
+    """
+    return size * sum(_advance(character) for character in text)
+
+
+def clip(text: str, width: float, size: float = 12.0, *, middle: bool = False) -> str:
+    """The text, or as much of it as fits around an ellipsis at its end or in its middle.
+
+    Names are best cut in the middle: those of one family often differ at the end.
+
+    >>> clip("accuracy", 200), clip("a very long name indeed", 80)
+    ('accuracy', 'a very long…')
+    >>> clip("resnet20-cifar10-run-1", 90, middle=True)
+    'resnet2…-run-1'
+    """
+    if text_width(text, size) <= width:
+        return text
+    room = width - text_width("…", size)
+    if not middle:
+        return _fitting(text, room, size).rstrip() + "…"
+    tail = _fitting(text[::-1], room / 2, size)[::-1]
+    return _fitting(text, room - text_width(tail, size), size).rstrip() + "…" + tail.lstrip()
+
+
+def show_number(value: float | None, spec: str = "") -> str:
+    """A number by a format specification, or briefly; what is no number as a dash.
+
+    A specification that Python would refuse, or that could pad a cell to megabytes, is ignored:
+    records are also read from files of others.
+
+    >>> show_number(0.9127, ".1%"), show_number(1 / 3), show_number(2.0), show_number(None)
+    ('91.3%', '0.3333', '2', '–')
+    >>> show_number(1.0, ">999999999")
+    '1'
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return str(value)  # beyond every float, and so beyond every format
+    if not math.isfinite(value):
+        return str(float(value))
+    if spec and _SPEC.fullmatch(spec):
+        try:
+            shown = format(value, spec).strip()
+            if len(shown) <= _LONGEST:
+                return shown
+        except (ValueError, OverflowError):
+            pass
+    if float(value).is_integer() and abs(value) < 1e6:
+        return str(int(value))
+    return re.sub(r"e([+-])0*(?=\d)", lambda m: "e" + m[1].strip("+"), f"{value:.4g}")
+
+
+def show_ticks(ticks: Sequence[float], spec: str = "", *, log: bool = False) -> list[str]:
+    """Labels for ticks: by the specification if it tells them apart, else as precise as needed.
+
+    >>> show_ticks([0.0, 0.5, 1.0]), show_ticks([0.0, 0.5, 1.0], ".0%")
+    (['0.0', '0.5', '1.0'], ['0%', '50%', '100%'])
+    >>> show_ticks([0.990, 0.995, 1.0], ".0%")
+    ['99.0%', '99.5%', '100.0%']
+    """
+    labels = [show_number(tick, spec) for tick in ticks] if spec or log else []
+    if log and (not spec or any(_read(word, 0.0) <= 0 for word in labels)):
+        return [_brief(show_number(tick)) for tick in ticks]  # each as precise as itself
+    ending = spec[-1:] if spec[-1:] in ("%", "e") else ""
+    if not _distinct(labels, ticks) and not ending:
+        largest = max((abs(tick) for tick in ticks), default=0.0)
+        smallest = min((abs(tick) for tick in ticks if tick), default=1.0)
+        ending = "f" if largest < 1e6 and (smallest >= 1e-4 or largest >= 1e-2) else "e"
+    if any(abs(tick) >= 1e9 for tick in ticks):
+        labels, ending = [], "e"
+    for digits in range(18):
+        if _distinct(labels, ticks):
+            break
+        labels = [format(tick, f".{digits}{ending}") for tick in ticks]
+    return [_brief(label) for label in labels]
+
+
+def _fitting(text: str, room: float, size: float) -> str:
+    for count, character in enumerate(text):
+        room -= size * _advance(character)
+        if room < 0:
+            return text[:count]
+    return text
+
+
+def _brief(label: str) -> str:
+    """With a real minus, and no zeros or plus in the exponent."""
+    return re.sub(r"e([+-])0*(?=\d)", lambda m: "e" + m[1].strip("+"), label).replace("-", "−")
+
+
+def _distinct(labels: Sequence[str], ticks: Sequence[float]) -> bool:
+    """Whether labels tell the ticks apart, and say of each what it is when read back."""
+    if len(set(labels)) != len(ticks) or not labels:
+        return not ticks
+    gap = min((b - a for a, b in pairwise(ticks)), default=0.0)
+    return all(
+        abs(_read(label, tick) - tick) <= gap * 1e-3
+        for label, tick in zip(labels, ticks, strict=True)
+    )
+
+
+def _read(label: str, otherwise: float) -> float:
+    bare = label.replace(",", "").replace("_", "").strip()
+    try:
+        return float(bare[:-1]) / 100 if bare.endswith("%") else float(bare)
+    except ValueError:
+        return otherwise  # a format of another notation: trust it
+
+
+def _advance(character: str) -> float:
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.0
+    if character in _NARROW:
+        return 0.36
+    if character in _WIDE:
+        return 0.95
+    return 0.72 if character.isupper() else 0.63

@@ -1,0 +1,193 @@
+"""The data in a figure: lines with bands, points, bars.
+
+Each series is one group.  Its ``data-points`` list position, x and y of every point as JSON, which
+is what the page's script looks up under the pointer; nothing else in the drawing needs a script.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from dovetail.core.views import Figure, Series
+from dovetail.report.axes import Frame, place_name
+from dovetail.report.legend import style_of, symbol
+from dovetail.report.lettering import show_number
+from dovetail.report.svg import tag
+
+__all__ = ["Point", "draw_series", "placed", "thinned"]
+
+_DOTTED = 40
+"""Lines of at most this many points show each of them, while there are few lines."""
+
+_FEW = 6
+
+_FINE = 500
+"""Lines of more points than this are drawn thin, so that noise does not become a slab."""
+
+_DENSE = 2000
+"""Lines of more points than this are thinned to what a screen can show."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A datum and its place in the picture; ``low`` and ``high`` are positions too.
+
+    >>> Point(120.0, 80.5, "layer1", 0.75).low is None
+    True
+    """
+
+    x: float
+    y: float
+    at: float | str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def placed(series: Series, frame: Frame) -> list[Point | None]:
+    """Every datum at its place; ``None`` where there is none, so that a line breaks.
+
+    >>> from dovetail.report.axes import lay_out
+    >>> one = Series("a", (0, 1, 2), (1.0, None, 3.0))
+    >>> [point is None for point in placed(one, lay_out(Figure("line", "", (one,)), top=0.0))]
+    [False, True, False]
+    """
+    points: list[Point | None] = []
+    for index, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
+        across = frame.across(x)
+        if across is None or y is None or not frame.y.shows(y):
+            points.append(None)
+            continue
+        low, high = _edge(series.low, index, frame), _edge(series.high, index, frame)
+        points.append(Point(across, frame.y(y), x, y, low, high))
+    return points
+
+
+def draw_series(figure: Figure, frame: Frame, index: int) -> str:
+    """The marks of one series.
+
+    >>> from dovetail.report.axes import lay_out
+    >>> figure = Figure("scatter", "", (Series("a", (0, 1), (1.0, 2.0)),))
+    >>> draw_series(figure, lay_out(figure, top=0.0), 0).count('class="dot"')
+    2
+    """
+    series = figure.series[index]
+    points = placed(series, frame)
+    if figure.kind == "line":
+        runs = [thinned(run) for run in _runs(points)]
+        marks = [_line(run) for run in runs]
+        shown = [point for run in runs for point in run]
+        if len(shown) <= _DOTTED and len(figure.series) <= _FEW:
+            marks += [symbol(point.x, point.y, r=2.6) for point in shown]
+    else:
+        shown = [point for point in points if point is not None]
+        if figure.kind == "bar":
+            shown, marks = _bars(figure, frame, index, shown)
+        else:
+            marks = [_whisker(point) + symbol(point.x, point.y, shape=index) for point in shown]
+    known = [
+        [round(p.x, 1), round(p.y, 1), place_name(p.at), show_number(p.value, figure.y_format)]
+        for p in shown
+    ]
+    return tag(
+        "g",
+        *marks,
+        class_=style_of(index),
+        data_series=str(index),
+        data_name=series.name,
+        data_points=json.dumps(known, ensure_ascii=False, separators=(",", ":")),
+    )
+
+
+def thinned(run: Sequence[Point]) -> list[Point]:
+    """A long line as what a screen can show of it: first, lowest, highest and last a pixel column.
+
+    >>> many = [Point(i / 100, float(i % 7), i, 0.0) for i in range(5000)]
+    >>> len(thinned(many)), len(thinned(many[:9]))
+    (185, 9)
+    """
+    if len(run) <= _DENSE:
+        return list(run)
+    kept: list[Point] = []
+    for _, column in groupby(run, key=lambda point: int(point.x)):
+        places = list(enumerate(column))
+        lowest = min(places, key=lambda place: place[1].y)
+        highest = max(places, key=lambda place: place[1].y)
+        chosen = {place[0]: place[1] for place in (places[0], lowest, highest, places[-1])}
+        kept += [chosen[i] for i in sorted(chosen)]
+    return kept
+
+
+def _edge(values: Sequence[float], index: int, frame: Frame) -> float | None:
+    """The position of a bound; one that a logarithmic axis cannot show lies at its foot."""
+    if index >= len(values) or not math.isfinite(values[index]):
+        return None
+    return frame.y(values[index]) if frame.y.shows(values[index]) else frame.bottom
+
+
+def _runs(points: Sequence[Point | None]) -> list[list[Point]]:
+    runs: list[list[Point]] = [[]]
+    for point in points:
+        if point is not None:
+            runs[-1].append(point)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _line(run: Sequence[Point]) -> str:
+    if len(run) == 1:
+        return _whisker(run[0]) + symbol(run[0].x, run[0].y, r=3.2)
+    path = "M" + "L".join(f"{p.x:.2f} {p.y:.2f}" for p in run)
+    return _band(run) + tag("path", class_="line fine" if len(run) > _FINE else "line", d=path)
+
+
+def _band(run: Sequence[Point]) -> str:
+    drawn = []
+    for bounded, part in groupby(run, key=lambda p: p.low is not None and p.high is not None):
+        points = list(part)
+        if not bounded or len(points) < 2:
+            continue
+        there = [f"{p.x:.2f} {p.high:.2f}" for p in points]
+        back = [f"{p.x:.2f} {p.low:.2f}" for p in reversed(points)]
+        drawn.append(tag("path", class_="band", d="M" + "L".join([*there, *back]) + "Z"))
+    return "".join(drawn)
+
+
+def _whisker(point: Point) -> str:
+    if point.low is None or point.high is None:
+        return ""
+    bar = f"M{point.x:.2f} {point.low:.2f}V{point.high:.2f}"
+    caps = "".join(f"M{point.x - 3:.2f} {y:.2f}h6" for y in (point.low, point.high))
+    return tag("path", class_="whisker", d=bar + caps)
+
+
+def _bars(
+    figure: Figure, frame: Frame, index: int, points: Sequence[Point]
+) -> tuple[list[Point], list[str]]:
+    """Bars side by side within four fifths of their place, from zero or a log axis's foot."""
+    count = len(figure.series)
+    wide = frame.band * 0.8 / count
+    foot = frame.bottom if figure.log_y else frame.y(0.0)
+    moved, marks = [], []
+    for point in points:
+        left = point.x - frame.band * 0.4 + index * wide
+        top, bottom = sorted((point.y, foot))
+        gap = 1.0 if wide > 4 else 0.0
+        # A bar of height nothing keeps a hairline, so that zero differs from missing.
+        bar = tag(
+            "rect",
+            class_="bar",
+            x=left + gap / 2,
+            y=top,
+            width=wide - gap,
+            height=max(bottom - top, 0.75),
+        )
+        shifted = replace(point, x=left + wide / 2)
+        moved.append(shifted)
+        marks.append(bar + _whisker(shifted))
+    return moved, marks
