@@ -11,15 +11,54 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    import dovetail.train as train
+    from dovetail import tasks as tasks
+    from dovetail import train as train
     from dovetail.core.errors import DovetailError as DovetailError
+    from dovetail.core.records import load_record as load_record
+    from dovetail.parts.builders import builder as builder
+    from dovetail.parts.cutting import cut as cut
+    from dovetail.parts.cutting import cut_points as cut_points
+    from dovetail.parts.joining import adapter as adapter
+    from dovetail.parts.joining import join as join
+    from dovetail.parts.part import Part as Part
+    from dovetail.parts.part import adopt as adopt
+    from dovetail.parts.part import build as build
+    from dovetail.parts.part import from_pretrained as from_pretrained
+    from dovetail.running.evaluate import evaluate as evaluate
+    from dovetail.running.features import features as features
+    from dovetail.running.predict import predict as predict
+    from dovetail.shelf.store import Shelf as Shelf
+    from dovetail.tasks.builtin import load_task as load_task
+    from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("train",)
+_PACKAGES = ("tasks", "train")
 
-_HOMES: dict[str, str] = {
+_HOMES = {
+    # make and load
+    "build": "parts.part",
+    "builder": "parts.builders",
+    "adopt": "parts.part",
+    "from_pretrained": "parts.part",
+    "Part": "parts.part",
+    # data
+    "load_task": "tasks.builtin",
+    "Task": "tasks.task",
+    # cut and join
+    "cut_points": "parts.cutting",
+    "cut": "parts.cutting",
+    "join": "parts.joining",
+    "adapter": "parts.joining",
+    # run
+    "evaluate": "running.evaluate",
+    "predict": "running.predict",
+    "features": "running.features",
+    # keep
+    "Shelf": "shelf.store",
+    "load_record": "core.records",
+    # fail
     "DovetailError": "core.errors",
 }
-"""Each public name and the module it lives in."""
+"""Each public name and the module it lives in, by what a user wants to do."""
 
 __all__ = ["__version__", *_PACKAGES, *_HOMES]
 

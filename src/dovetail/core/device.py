@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dovetail.core.errors import SettingsError
+from dovetail.core.errors import SettingsError, first_line
 
 __all__ = ["choose_device"]
 
@@ -23,6 +23,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingsError(f"cannot compute on device {str(device)!r}: {reason}") from None
+        raise SettingsError(
+            f"cannot compute on device {str(device)!r}: {first_line(error)}"
+        ) from None
     return chosen

@@ -20,6 +20,7 @@ __all__ = [
     "ShelfError",
     "TaskError",
     "TrainingError",
+    "first_line",
     "nearest",
 ]
 
@@ -104,6 +105,15 @@ class MissingExtraError(DovetailError, ImportError):
     >>> str(MissingExtraError('Drawing needs matplotlib: pip install "dovetail[plots]"'))
     'Drawing needs matplotlib: pip install "dovetail[plots]"'
     """
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of others says, in one line; its class when it says nothing.
+
+    >>> first_line(RuntimeError("bad shape\\nat line 3")), first_line(AssertionError())
+    ('bad shape', 'AssertionError')
+    """
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:

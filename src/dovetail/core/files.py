@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -29,8 +29,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
     >>> write_whole(folder / "a.txt", "whole"); (folder / "a.txt").read_text()
     'whole'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f"{HIDDEN}{uuid4().hex}")
+    hidden = _neighbour(path)
     try:
         with open(hidden, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
@@ -38,8 +37,9 @@ def write_whole(path: Path, data: bytes | str) -> None:
             os.fsync(file.fileno())
         os.replace(hidden, path)
     except OSError as error:
-        hidden.unlink(missing_ok=True)
         raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        hidden.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -49,8 +49,7 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     With ``replace`` an older folder of that name is exchanged; without, its presence is an error
     (``FileExistsError``), found at the rename so that two writers cannot both win.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f"{HIDDEN}{uuid4().hex}")
+    hidden = _neighbour(path)
     try:
         hidden.mkdir()
         yield hidden
@@ -58,10 +57,7 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             _sync(file)
         _sync(hidden)
         if replace and path.exists():
-            old = path.with_name(f"{HIDDEN}{uuid4().hex}")
-            os.rename(path, old)
-            os.rename(hidden, path)
-            shutil.rmtree(old)
+            _exchange(hidden, path)
         else:
             _rename_new(hidden, path)
         _sync(path.parent)
@@ -77,6 +73,28 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _neighbour(path: Path) -> Path:
+    """A hidden name beside ``path``, in a folder that is there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
+    return path.with_name(f"{HIDDEN}{uuid4().hex}")
+
+
+def _exchange(hidden: Path, path: Path) -> None:
+    old = _neighbour(path)
+    os.rename(path, old)
+    try:
+        os.rename(hidden, path)
+    finally:
+        if not path.exists():  # the new one did not arrive: the old one comes back
+            with suppress(OSError):
+                os.rename(old, path)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _rename_new(hidden: Path, path: Path) -> None:

@@ -13,13 +13,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 import types
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from dovetail.core.errors import FormatError
+from dovetail.core.errors import DovetailError, FormatError
 
 __all__ = ["dumps", "from_plain", "read_json", "to_plain"]
 
@@ -86,13 +97,17 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
         size = path.stat().st_size
         if size > most_bytes:
             raise FormatError(f"{path}: {size} bytes is more than a JSON file of ours ever has")
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes(), parse_constant=_no_constant)
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{path}: not readable as JSON ({error})") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
@@ -160,7 +175,12 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
         optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
         if name not in value and not optional:
             raise FormatError(f"{where}: field {name!r} is missing")
-    return kind(**given)
+    try:
+        return kind(**given)
+    except DovetailError:
+        raise
+    except (TypeError, ValueError) as error:  # what the class itself refuses
+        raise FormatError(f"{where}: {error}") from None
 
 
 def _read_scalar(kind: Any, value: Any, where: str) -> Any:
@@ -169,7 +189,8 @@ def _read_scalar(kind: Any, value: Any, where: str) -> Any:
     elif kind is float:
         if isinstance(value, str) and value in _NOT_FINITE:
             return _NOT_FINITE[value]
-        if isinstance(value, int) and not isinstance(value, bool):
+        kind_ok = isinstance(value, float | int) and not isinstance(value, bool)
+        if kind_ok and abs(value) <= sys.float_info.max:
             return float(value)
         kind_ok = isinstance(value, float)
     elif kind is int:

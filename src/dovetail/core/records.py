@@ -16,7 +16,7 @@ from dovetail.core.files import write_whole
 from dovetail.core.plain import dumps, from_plain, read_json, to_plain
 from dovetail.core.views import View, read_view, write_view
 
-__all__ = ["Record", "StoredRecord", "load_record"]
+__all__ = ["Record", "StoredRecord", "load_record", "slug"]
 
 FORMAT = 1
 """Raise when an old reader would misread a new file; keep reading every older number."""
@@ -129,12 +129,23 @@ def load_record(path: str | Path) -> Record:
         raise FormatError(
             f"{path}: record format {value['format']!r}, this dovetail reads {FORMAT}; update it"
         )
+    if not isinstance(value["record"], str):
+        raise FormatError(f"{path}: a record's kind is a word, found {value['record']!r}")
     known = _KINDS.get(value["record"])
     if known is not None:
         return from_plain(known, value["data"], str(path))
     return StoredRecord(
-        of_kind=str(value["record"]),
+        of_kind=value["record"],
         of_title=str(value["title"]),
         data=from_plain(dict[str, Any], value["data"], f"{path}: data"),
         blocks=read_view(value["view"], f"{path}: view"),
     )
+
+
+def slug(title: str) -> str:
+    """A title as a file's name.
+
+    >>> slug("Training lenet5 on digits[0,1]")
+    'training-lenet5-on-digits-0-1'
+    """
+    return "-".join("".join(c if c.isalnum() else " " for c in title.lower()).split())[:80]

@@ -24,19 +24,19 @@ __all__ = [
     "write_view",
 ]
 
-Cell = str | int | float | None
+Cell = str | bool | int | float | None
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph.
+    """A paragraph; in style ``"code"`` its line breaks and spaces are kept.
 
     >>> Text("Chance is 10 %.", style="note").style
     'note'
     """
 
     text: str
-    style: Literal["plain", "heading", "note", "warning"] = "plain"
+    style: Literal["plain", "heading", "note", "warning", "code"] = "plain"
 
 
 @dataclass(frozen=True)

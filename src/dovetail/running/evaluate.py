@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import TaskError
+from dovetail.core.errors import ContractError, TaskError
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Heatmap, Table, Text, View
 from dovetail.measures.outputs import class_measures, confusion, label_measures, number_measures
@@ -101,7 +101,7 @@ def evaluate(
         raise TaskError(f"{task.name!r} has no examples in its {split} split")
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; there is nothing to evaluate against")
-    columns = _columns(part, task) if task.kind == "classes" else None
+    columns = _columns(part, task)
     outputs = outputs_of(part, inputs, batch_size=batch_size)
     settings: dict[str, Any] = {
         "split": split,
@@ -117,8 +117,11 @@ def evaluate(
         "n": len(inputs),
         "settings": settings,
     }
+    _refuse_misnamed(part, outputs)
     if columns is None:
         return Evaluation(measures=measure(outputs, targets, task), **facts)
+    if task.kind == "multilabel":
+        return Evaluation(measures=measure(outputs[:, columns], targets, task), **facts)
     _refuse_narrow(outputs, task)
     measures = class_measures(outputs, columns[targets])
     if outputs.shape[1] > len(columns):
@@ -149,11 +152,13 @@ def measure(outputs: Tensor, targets: Tensor, task: Task) -> dict[str, float]:
     return number_measures(outputs, targets)
 
 
-def _columns(part: Part, task: Task) -> Tensor:
-    """For each class of the task, the head's output of that name ``[classes]``."""
+def _columns(part: Part, task: Task) -> Tensor | None:
+    """For each class of the task, the head's output of that name ``[classes]``, if it has any."""
     known = part.contract.classes
+    if not task.classes:
+        return None
     if known is None:
-        return torch.arange(len(task.classes))
+        return torch.arange(len(task.classes)) if task.kind == "classes" else None
     missing = [name for name in task.classes if name not in known]
     if missing:
         raise TaskError(
@@ -161,6 +166,15 @@ def _columns(part: Part, task: Task) -> Tensor:
             f"{', '.join(known[:10])}. Restrict the task to the classes both have."
         )
     return torch.tensor([known.index(name) for name in task.classes])
+
+
+def _refuse_misnamed(part: Part, outputs: Tensor) -> None:
+    known = part.contract.classes
+    if known is not None and (outputs.ndim != 2 or outputs.shape[1] != len(known)):
+        raise ContractError(
+            f"{part.described!r} has {len(known)} classes but gives outputs of shape "
+            f"{tuple(outputs.shape[1:])}"
+        )
 
 
 def _refuse_narrow(outputs: Tensor, task: Task) -> None:

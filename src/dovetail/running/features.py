@@ -15,6 +15,7 @@ from dovetail.core.errors import SettingsError
 from dovetail.core.files import write_whole
 from dovetail.core.plain import dumps
 from dovetail.parts.part import Part, as_part
+from dovetail.parts.structure import structure_of
 from dovetail.running.forward import outputs_of
 from dovetail.tasks.task import Split, Task
 
@@ -92,6 +93,7 @@ def _key(part: Part, task: Task, settings: dict[str, Any]) -> str:
     facts = {
         "part": part.digest,
         "recipe": part.recipe,
+        "structure": structure_of(part.module),
         "preprocess": part.contract.preprocess,
         "task": task.fingerprint,
         **settings,

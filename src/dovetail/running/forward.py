@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dovetail.core.errors import ContractError, TaskError
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
 from dovetail.parts.modes import evaluating
 from dovetail.parts.part import Part
 from dovetail.running.preprocess import prepare
@@ -30,16 +30,24 @@ def outputs_of(
     >>> outputs_of(Part(torch.nn.Flatten()), torch.ones(3, 2, 2)).shape
     torch.Size([3, 4])
     """
-    if len(inputs) == 0:
+    if batch_size < 1:
+        raise SettingsError(f"batch_size must be at least 1, got {batch_size}")
+    if inputs.ndim == 0 or len(inputs) == 0:
         raise TaskError("there are no inputs to run")
+    if len(part.contract.takes) != 1:
+        raise ContractError(
+            f"{part.described!r} takes {len(part.contract.takes)} tensors, not one; "
+            "join it to its other half first"
+        )
     kept = []
     with evaluating(part.module):
         for start in range(0, len(inputs), batch_size):
             x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
             output = _run(part, x)
             if not isinstance(output, Tensor):
+                several = len(output) if isinstance(output, tuple | list) else "no"
                 raise ContractError(
-                    f"{part.described!r} gives {len(part.contract.gives)} tensors, not one; "
+                    f"{part.described!r} gives {several} tensors, not one; "
                     "join it to its other half first"
                 )
             kept.append(each(output).cpu())
@@ -50,7 +58,7 @@ def _run(part: Part, x: Tensor) -> object:
     try:
         return part(x)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise ContractError(
-            f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: {reason}"
+            f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: "
+            f"{first_line(error)}"
         ) from None

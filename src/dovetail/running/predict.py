@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, TaskError
+from dovetail.parts.contract import Contract, shown_shape
 from dovetail.parts.part import Part, as_part
+from dovetail.parts.weights import dtype_name
 from dovetail.running.forward import outputs_of
 
 __all__ = ["Predictions", "predict"]
@@ -52,23 +54,38 @@ def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Pr
     """
     part = as_part(part)
     x = _tensor(inputs)
-    taken = part.contract.takes[0].shape
-    if taken is not None and x.ndim == len(taken):
-        grey_images = x.ndim == 3 and taken[0] == 1 and x.shape[0] != 1
-        x = (
-            x[:, None] if grey_images else x[None]
-        )  # the channel axis, or the batch axis, is left out
-    outputs = outputs_of(part, x, batch_size=batch_size)
-    if outputs.ndim != 2:
+    outputs = outputs_of(part, _with_all_axes(x, part.contract), batch_size=batch_size)
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ContractError(
-            f"{part.described!r} gives {tuple(outputs.shape[1:])}, not one number a class; "
-            "only a whole network or a head predicts"
+            f"{part.described!r} gives {shown_shape(tuple(outputs.shape[1:]))}, not one number a "
+            "class; only a whole network or a head for classes predicts"
         )
     classes = part.contract.classes or tuple(str(i) for i in range(outputs.shape[1]))
+    if len(classes) != outputs.shape[1]:
+        raise ContractError(
+            f"{part.described!r} has {len(classes)} classes but gives {outputs.shape[1]} numbers"
+        )
     probabilities = outputs.double().softmax(1)
     return Predictions(
         tuple(classes[i] for i in probabilities.argmax(1).tolist()), probabilities, classes
     )
+
+
+def _with_all_axes(x: Tensor, contract: Contract) -> Tensor:
+    """Put in the batch axis, or the channel axis of grey images, where they were left out."""
+    taken = contract.takes[0].shape
+    if taken is None:
+        return x
+    grey = len(taken) == 3 and taken[0] == 1
+    if grey and x.ndim == 2:
+        return x[None, None]
+    if grey and x.ndim == 3 and x.shape[0] != 1:
+        return x[:, None]
+    if x.ndim == len(taken):
+        x = x[None]
+    if contract.preprocess is not None and x.ndim == 4 and x.shape[1] not in (1, 3):
+        return x.movedim(3, 1) if x.shape[3] in (1, 3) else x  # channels came last
+    return x
 
 
 def _tensor(inputs: Any) -> Tensor:
@@ -77,6 +94,11 @@ def _tensor(inputs: Any) -> Tensor:
     except (TypeError, ValueError) as error:
         raise TaskError(f"inputs must be an array of numbers ({error})") from None
     if array.dtype != torch.uint8:
+        if array.ndim > 2 and not (array.is_floating_point() or array.dtype == torch.bool):
+            raise TaskError(
+                f"images of dtype {dtype_name(array.dtype)} have no known scale; give uint8 "
+                "(0 to 255) or floats (0 to 1)"
+            )
         array = array.float()
         if not array.isfinite().all():
             raise TaskError("the inputs hold NaN or infinite values")

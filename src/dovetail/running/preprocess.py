@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,19 +26,10 @@ def preprocess_for(task: Task) -> Preprocess:
     >>> preprocess_for(Task(torch.rand(40, 1, 8, 8), [0, 1] * 20)).size
     (8, 8)
     """
-    rows = task.indices("train")
-    total: Tensor | float = 0.0
-    squares: Tensor | float = 0.0
-    count = 0
-    for start in range(0, len(rows), _BLOCK):
-        block = as_float(task.inputs[rows[start : start + _BLOCK]]).double()
-        axes = [axis for axis in range(block.ndim) if axis != 1]
-        total = total + block.sum(axes)
-        squares = squares + block.square().sum(axes)
-        count += block.numel() // block.shape[1]
-    mean = torch.as_tensor(total) / count
-    std = (torch.as_tensor(squares) / count - mean.square()).clamp(min=0).sqrt()
-    std[std < 1e-8] = 1.0  # a constant channel carries nothing; leave it at zero
+    mean = _mean_over_train(task, lambda x: x)
+    # Twice over the data: the mean of squares less the square of the mean would cancel.
+    std = _mean_over_train(task, lambda x: (x - mean).square()).sqrt()
+    std[std <= 1e-8 * mean.abs()] = 1.0  # a constant channel carries nothing; leave it at zero
     shape = task.input_shape
     image = len(shape) == 3
     return Preprocess(
@@ -45,6 +38,18 @@ def preprocess_for(task: Task) -> Preprocess:
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
     )
+
+
+def _mean_over_train(task: Task, value: Callable[[Tensor], Tensor]) -> Tensor:
+    """The mean of ``value(x)`` a channel or feature, for rows ``x`` of the last axis."""
+    rows = task.indices("train")
+    total, count = torch.zeros(task.input_shape[0], dtype=torch.float64), 0
+    for start in range(0, len(rows), _BLOCK):
+        block = as_float(task.inputs[rows[start : start + _BLOCK]]).double()
+        flat = block.movedim(1, -1).reshape(-1, block.shape[1])
+        total += value(flat).sum(0)
+        count += len(flat)
+    return total / count
 
 
 def prepare(inputs: Tensor, contract: Contract) -> Tensor:
@@ -83,6 +88,6 @@ def _apply(how: Preprocess, x: Tensor) -> Tensor:
             f"the inputs are {shown_shape(tuple(x.shape[1:]))}"
         )
     axes = (1, -1) + (1,) * (x.ndim - 2)
-    shift = (mean / std).to(x.device).reshape(axes)
+    middle = (mean / how.scale).to(x.device).reshape(axes)
     factor = (how.scale / std).to(x.device).reshape(axes)
-    return x * factor - shift
+    return (x - middle) * factor  # in this order a large mean costs no digits

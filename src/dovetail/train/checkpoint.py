@@ -63,7 +63,7 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is no checkpoint ({error}); delete it to start anew") from None
-    if facts.get("format") != FORMAT:
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise FormatError(f"{path} is no checkpoint of this dovetail; delete it to start anew")
     theirs, ours = facts["identity"], to_plain(identity)
     changed = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))

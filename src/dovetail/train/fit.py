@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Series, Table, Text, View
 from dovetail.parts.part import Part
 
-__all__ = ["Fit", "Training"]
+__all__ = ["Fit", "Training", "WATCHED", "best_epoch"]
+
+WATCHED = "validation loss"
+"""The measure that decides which epoch is the best."""
 
 _MEASURES = ("accuracy", "r2")
 
@@ -17,8 +22,8 @@ _MEASURES = ("accuracy", "r2")
 class Training(Record, kind="training"):
     """How a training went: one row of measures an epoch.
 
-    >>> Training(part="mlp", task="digits", rows=({"epoch": 1, "loss": 0.5},)).final["loss"]
-    0.5
+    >>> Training(part="mlp", task="digits", rows=({"epoch": 1, "loss": 0.5},))
+    Training(mlp on digits: 1 epochs, loss 0.5)
     """
 
     part: str
@@ -33,8 +38,8 @@ class Training(Record, kind="training"):
     @property
     def final(self) -> dict[str, float]:
         """The row of the epoch whose weights were kept."""
-        if self.settings.get("patience") is not None:
-            return min(self.rows, key=lambda row: row.get("validation loss", 0.0))
+        if self.settings.get("patience") is not None and WATCHED in self.rows[-1]:
+            return self.rows[best_epoch(self.rows)]
         return self.rows[-1]
 
     @property
@@ -61,11 +66,26 @@ class Training(Record, kind="training"):
             blocks = (*blocks, self._curves("On the validation split", measured))
         return blocks
 
+    def __repr__(self) -> str:
+        shown = ("loss", "validation loss", "validation accuracy", "validation r2")
+        said = ", ".join(f"{name} {self.final[name]:.4g}" for name in shown if name in self.final)
+        return f"Training({self.part} on {self.task}: {len(self.rows)} epochs, {said})"
+
     def _curves(self, title: str, names: tuple[str, ...], log_y: bool = False) -> Figure:
         drawn = [name for name in names if name in self.rows[0]]
         epochs = tuple(row["epoch"] for row in self.rows)
         series = tuple(Series(n, epochs, tuple(row.get(n) for row in self.rows)) for n in drawn)
         return Figure("line", title, series, "epoch", "", log_y=log_y)
+
+
+def best_epoch(rows: Sequence[dict[str, float]]) -> int:
+    """Where the validation loss is lowest: the first of equals, and never a NaN.
+
+    >>> best_epoch([{WATCHED: 0.5}, {WATCHED: 0.3}, {WATCHED: float("nan")}, {WATCHED: 0.3}])
+    1
+    """
+    losses = [row[WATCHED] for row in rows]
+    return min(range(len(losses)), key=lambda i: (math.isnan(losses[i]), losses[i]))
 
 
 @dataclass(frozen=True)

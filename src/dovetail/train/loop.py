@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.device import choose_device
-from dovetail.core.errors import TrainingError
+from dovetail.core.errors import DovetailError, FormatError, TrainingError, first_line
 from dovetail.core.progress import progress
 from dovetail.core.seeds import derived_seed
 from dovetail.train.checkpoint import (
@@ -29,13 +29,13 @@ from dovetail.train.checkpoint import (
     restore_optimiser,
     restore_random_state,
 )
+from dovetail.train.fit import WATCHED, best_epoch
 from dovetail.train.optimisers import Schedule, make_optimiser
 from dovetail.train.options import Moment, Options
 
 __all__ = ["EpochSource", "run_loop"]
 
 Row = dict[str, float]
-WATCHED = "validation loss"
 
 
 class EpochSource(Protocol):
@@ -143,15 +143,23 @@ class _Run:
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
         for batch in self.batches.epoch(self.epoch, self.batch):
             self.schedule.before_step(first_step + self.batch)
-            loss = self.step(batch)
-            self.optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
-            self.loss += loss.detach()
+            self.loss += self._step(batch)
             self.batch += 1
             tick(words)
             self._save_now_and_then()
         self._close_epoch(time.perf_counter() - began)
+
+    def _step(self, batch: Any) -> Tensor:
+        try:
+            loss = self.step(batch)
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
+        except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
+            if isinstance(error, DovetailError):
+                raise
+            raise TrainingError(f"a training step failed: {first_line(error)}") from error
+        return loss.detach()
 
     def _no_loss(self) -> Tensor:
         # Summed where it is computed, so that no step waits for a transfer; MPS has no float64.
@@ -175,7 +183,7 @@ class _Run:
             row |= self.validate()
         self.rows.append(row)
         self.epoch, self.batch = self.epoch + 1, 0
-        self.schedule.after_epoch()
+        self.schedule.after_epoch(row.get(WATCHED, mean))
         self._stop_early()
         moment = Moment(self.epoch, self.module, row)
         for callback in self.options.callbacks:
@@ -185,11 +193,10 @@ class _Run:
     def _stop_early(self) -> None:
         if self.options.patience is None or WATCHED not in self.rows[-1]:
             return
-        losses = [row[WATCHED] for row in self.rows]
-        best = min(range(len(losses)), key=losses.__getitem__)
-        if best == len(losses) - 1:
+        since = len(self.rows) - 1 - best_epoch(self.rows)
+        if since == 0:
             self.best = copy.deepcopy(self.module.state_dict())
-        self.stopped = len(losses) - 1 - best >= self.options.patience
+        self.stopped = since >= self.options.patience
 
     def _save_now_and_then(self) -> None:
         if self.file is None:
@@ -217,6 +224,15 @@ class _Run:
         kept = load_checkpoint(self.file, self.identity)
         if kept is None:
             return False
+        try:
+            self._go_back_to(kept)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FormatError(
+                f"{self.file} is damaged ({first_line(error)}); delete it to start anew"
+            ) from error
+        return self.batch > 0
+
+    def _go_back_to(self, kept: Checkpoint) -> None:
         self.epoch, self.batch = kept.facts["epoch"], kept.facts["batch"]
         self.rows, self.stopped = list(kept.facts["rows"]), kept.facts["stopped"]
         self.module.load_state_dict(kept.named("module"))
@@ -225,4 +241,3 @@ class _Run:
         self.schedule.restore(kept.facts["schedule"])
         self.loss = kept.tensors["loss"].to(self.device)
         restore_random_state(kept, self.device)
-        return self.batch > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
@@ -10,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from dovetail.core.errors import SettingsError, nearest
 from dovetail.train.options import Options
@@ -40,12 +42,18 @@ def make_optimiser(options: Options, parameters: Iterable[Tensor]) -> Optimizer:
         return _NAMED[choice](parameters, **extra)
     if isinstance(choice, Optimizer):
         # It holds the caller's parameters, and we train a copy: same class, same defaults, ours.
-        make = cast(Callable[..., Optimizer], type(choice))
-        return make(parameters, **choice.defaults)
+        return _made(type(choice), parameters, choice.defaults)
     if isinstance(choice, type):
-        make = cast(Callable[..., Optimizer], choice)
-        return make(parameters, lr=options.lr, weight_decay=options.weight_decay)
+        wanted = {"lr": options.lr, "weight_decay": options.weight_decay}
+        return _made(choice, parameters, wanted)
     return choice(parameters)
+
+
+def _made(kind: type, parameters: Iterable[Tensor], wanted: dict[str, Any]) -> Optimizer:
+    """An optimiser with those of the wanted settings that its class takes."""
+    accepted = inspect.signature(kind).parameters
+    make = cast(Callable[..., Optimizer], kind)
+    return make(parameters, **{k: value for k, value in wanted.items() if k in accepted})
 
 
 def one_cycle(done: float) -> float:
@@ -88,10 +96,13 @@ class Schedule:
             self._factor = SCHEDULES[choice]
         elif _makes_scheduler(choice):
             self._scheduler = choice(optimiser)
-        elif callable(choice):
+        elif _gives_number(choice):
             self._factor = choice
         else:
-            raise SettingsError(f"a schedule is a name or a function, got {choice!r}")
+            raise SettingsError(
+                "a schedule is a name, a function from the share of training done to a factor, or "
+                f"the class of a torch scheduler (or a functools.partial of it), got {choice!r}"
+            )
 
     def before_step(self, step: int) -> None:
         """Set the rate for step ``step``, counted from 0."""
@@ -100,9 +111,11 @@ class Schedule:
             for group, peak in zip(self._optimiser.param_groups, self._peaks, strict=True):
                 group["lr"] = peak * factor
 
-    def after_epoch(self) -> None:
-        """Step a torch scheduler."""
-        if self._scheduler is not None:
+    def after_epoch(self, loss: float) -> None:
+        """Step a torch scheduler; one that waits for a plateau is told the loss."""
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step(loss)
+        elif self._scheduler is not None:
             self._scheduler.step()
 
     def state(self) -> dict[str, Any]:
@@ -112,7 +125,26 @@ class Schedule:
     def restore(self, state: dict[str, Any]) -> None:
         """Give a torch scheduler its memory back."""
         if self._scheduler is not None:
-            self._scheduler.load_state_dict(state)
+            fresh = self._scheduler.state_dict()
+            self._scheduler.load_state_dict(_retyped(fresh, state))
+
+
+def _retyped(fresh: Any, kept: Any) -> Any:
+    """What JSON made of a state, with the types of a fresh one: a Counter's keys, an infinity."""
+    if isinstance(fresh, Counter):
+        return Counter({int(key): count for key, count in kept.items()})
+    if isinstance(fresh, dict):
+        return {key: _retyped(fresh.get(key), value) for key, value in kept.items()}
+    if isinstance(fresh, list) and len(fresh) == len(kept):
+        return [_retyped(a, b) for a, b in zip(fresh, kept, strict=True)]
+    return float(kept) if isinstance(fresh, float) else kept
+
+
+def _gives_number(choice: Any) -> bool:
+    try:
+        return callable(choice) and math.isfinite(choice(0.0))
+    except (TypeError, ValueError):
+        return False
 
 
 def _makes_scheduler(choice: Any) -> bool:

@@ -46,8 +46,8 @@ class Options:
         momentum: For ``"sgd"`` (Nesterov's).
         weight_decay: With a name or a class.
         schedule: ``"one-cycle"``, ``"cosine"``, ``"constant"``; a function from the share of
-            training done to a factor on ``lr``; or a function that makes a torch scheduler, which
-            is stepped once an epoch.
+            training done to a factor on ``lr``; or the class of a torch scheduler (or a
+            ``functools.partial`` of it), which is stepped once an epoch.
         patience: Stop after so many epochs without a better validation loss, and keep the best.
         device: ``"auto"`` or a torch device.
         callbacks: Called with a :class:`Moment` after each epoch.
@@ -81,7 +81,11 @@ class Options:
         least = {"epochs": 1, "batch_size": 1, "patience": 1}
         for name, bound in least.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < bound):
+            if value is None and name == "patience":
+                continue
+            if not isinstance(value, int):
+                raise SettingsError(f"{name} must be a whole number, got {value!r}")
+            if value < bound:
                 raise SettingsError(f"{name} must be at least {bound}, got {value}")
         for name in ("lr", "momentum", "weight_decay", "checkpoint_seconds"):
             value = getattr(self, name)

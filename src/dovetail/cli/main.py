@@ -1,0 +1,79 @@
+"""``dovetail``: find the command and run it; a user's mistake is one message and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from dovetail import __version__
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "demo": "a tour on small digits: train, cut, shelve, join, measure",
+    "train": "train a network on a task and put it on the shelf",
+    "cut": "cut a network into two parts that fit",
+    "join": "join parts end to end, or say why not",
+    "predict": "name the classes of new inputs",
+    "shelf": "list, show, add, remove and verify parts",
+    "report": "make a page of records and of the shelf",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 for a 'no', 2 for a mistake, 130 for Ctrl-C."""
+    args = _parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("dovetail: interrupted; nothing is half-written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not _users_mistake(error):
+            raise
+        print(f"dovetail: {error}", file=sys.stderr)
+        return 2
+
+
+def _users_mistake(error: Exception) -> bool:
+    from dovetail.core.errors import DovetailError
+
+    out_of_space = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES)
+    return out_of_space or isinstance(error, DovetailError)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"dovetail: {message}; see '{self.prog} --help'\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="dovetail",
+        description="Build deep networks from parts that fit.",
+        epilog="Start with 'dovetail demo'. Each command has --help with an example.",
+    )
+    parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, words in _COMMANDS.items():
+        command = import_module(f"dovetail.cli.{name}")
+        child = commands.add_parser(
+            name,
+            help=words,
+            description=command.__doc__,
+            epilog=f"example:\n  {command.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        child.set_defaults(run=command.run)
+        command.add(child)
+    return parser

@@ -1,0 +1,29 @@
+"""Name the classes of new inputs: an array file, or the test split of a task."""
+
+from __future__ import annotations
+
+import argparse
+
+from dovetail.cli import common
+
+__all__ = ["EXAMPLE", "add", "run"]
+
+EXAMPLE = "dovetail predict lenet images.npy"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("part", help="name or name@version on the shelf, or a part's folder")
+    parser.add_argument("inputs", help=".npy or .npz file of inputs, or the name of a task")
+    parser.add_argument("--most", type=int, help="only the first so many inputs")
+    common.add_shelf(parser)
+    common.add_data(parser)
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict and print."""
+    from dovetail.flows.predict import predict
+
+    outcome = predict(args.part, args.inputs, most=args.most, shelf=args.shelf, data=args.data)
+    return common.show(outcome, args)

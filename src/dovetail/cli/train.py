@@ -1,0 +1,88 @@
+"""Train a network on a task, measure it on the test split, and put it on the shelf.
+
+A run that was interrupted goes on where it stopped when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from dovetail.cli import common
+
+__all__ = ["EXAMPLE", "add", "run"]
+
+EXAMPLE = "dovetail train digits --net lenet5 --set norm=batch --epochs 20 --name lenet"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("task", help="digits, mnist, fashion-mnist, or an .npz file or idx folder")
+    parser.add_argument("--net", default="lenet5", help="mlp, lenet5, resnet8, resnet20, ...")
+    parser.add_argument(
+        "--set",
+        dest="args",
+        action="append",
+        type=common.key_value,
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the network's builder; may be repeated",
+    )
+    parser.add_argument("--from", dest="start", metavar="PART", help="start from this part instead")
+    parser.add_argument("--how", default="end-to-end", help="way to train (default: end-to-end)")
+    parser.add_argument("--name", help="name on the shelf (default: net and task)")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--optimiser", default="sgd", help="sgd, adam or adamw")
+    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate")
+    parser.add_argument("--weight-decay", type=float, default=5e-4)
+    parser.add_argument("--schedule", default="one-cycle", help="one-cycle, cosine or constant")
+    parser.add_argument("--patience", type=int, help="stop after so many epochs without progress")
+    parser.add_argument("--augment", help="such as flip,shift:2,cutout:4,rotate:10")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how often an unfinished run is saved (default: 10)",
+    )
+    parser.add_argument(
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="go on with an unfinished run of the same settings",
+    )
+    common.add_shelf(parser)
+    common.add_data(parser)
+    common.add_record(parser)
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and shelve."""
+    from dovetail.flows.train import train
+
+    outcome = train(
+        args.task,
+        net=args.net,
+        args=dict(args.args),
+        start=args.start,
+        how=args.how,
+        name=args.name,
+        shelf=args.shelf,
+        data=args.data,
+        seed=args.seed,
+        resume=args.resume,
+        checkpoint_seconds=args.checkpoint_seconds,
+        augment=args.augment,
+        epochs=args.epochs,
+        batch_size=args.batch_size,
+        optimiser=args.optimiser,
+        lr=args.lr,
+        weight_decay=args.weight_decay,
+        schedule=args.schedule,
+        patience=args.patience,
+        device=args.device,
+    )
+    return common.show(outcome, args)

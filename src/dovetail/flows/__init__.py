@@ -1,0 +1,1 @@
+"""One function a command: shelf to verb to record to shelf.  Every door calls these."""

@@ -1,0 +1,150 @@
+"""The tour: real networks on the bundled digits, from training to the report.
+
+Four networks of one architecture learn different tasks.  Each is cut in two and shelved; then every
+front meets every head.  All shapes match, yet only the pairs that share a space work, and the
+contract knows which before anything runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.core.records import slug
+from dovetail.core.views import Block, Table, Text, View
+from dovetail.flows.joins import Joins, every_join, joins_by_depth
+from dovetail.flows.nets import net_for
+from dovetail.flows.outcome import Outcome
+from dovetail.parts.cutting import cut
+from dovetail.parts.part import Part
+from dovetail.report.page import write_report
+from dovetail.running.evaluate import evaluate
+from dovetail.shelf.store import Shelf
+from dovetail.tasks.builtin import load_task
+from dovetail.tasks.derive import inverted, only_classes
+from dovetail.tasks.task import Task
+from dovetail.train.end_to_end import end_to_end
+
+__all__ = ["demo"]
+
+AT = "conv2"
+
+
+def demo(
+    folder: str | Path = "demo",
+    *,
+    epochs: int = 15,
+    seed: int = 0,
+    tell: Callable[[View], None] = lambda view: None,
+) -> Outcome:
+    """Run the tour; ``tell`` is called with each chapter as it is finished."""
+    began = time.perf_counter()
+    folder = Path(folder)
+    shelf = Shelf(folder / "shelf")
+    digits = load_task("digits")
+    low = only_classes(digits, [str(i) for i in range(7)])
+    high = only_classes(digits, [str(i) for i in range(3, 10)])
+    tasks = {"low": low, "low-twin": low, "high": high, "inverted": inverted(low)}
+
+    tell(_heading("1. Train four networks of one architecture"))
+    trainings, parts = [], {}
+    for i, (name, task) in enumerate(tasks.items()):
+        fit = end_to_end(
+            net_for(task, "lenet5", {"norm": "batch"}, seed=seed + i),
+            task,
+            epochs=epochs,
+            seed=seed + i,
+        )
+        parts[name] = fit.part
+        trainings.append(fit.record)
+    accuracy = {name: evaluate(part, tasks[name]).accuracy for name, part in parts.items()}
+    tell(_trained(tasks, accuracy))
+
+    tell(_heading(f"2. Cut each after {AT} and shelve both halves"))
+    halves = {name: cut(part, at=AT) for name, part in parts.items()}
+    for name, (front, back) in halves.items():
+        shelf.add(front, f"{name}.front")
+        shelf.add(back, f"{name}.back")
+    tell(_shelved(halves))
+
+    tell(_heading("3. Join every front to every head, untouched"))
+    joins = every_join(halves, tasks)
+    tell(joins.view())
+
+    tell(_heading("4. Does an earlier cut help?"))
+    depth = joins_by_depth(parts["low"], parts["low-twin"], low)
+    tell(depth.view())
+
+    listing = shelf.ls()
+    for name, training in zip(tasks, trainings, strict=True):
+        training.save(folder / "records" / f"training-{name}.json")
+    for record in (joins, depth):
+        record.save(folder / "records" / f"{slug(record.title)}.json")
+    page = write_report(
+        [joins, depth, listing, *trainings],
+        folder / "report.html",
+        title="Parts that fit, and parts that only look so",
+        subtitle=f"Four networks of one architecture, cut after {AT}. {joins.summary}",
+    )
+    seconds = time.perf_counter() - began
+    return Outcome(
+        view=_ending(joins, page, shelf, seconds),
+        data={
+            "accuracy": accuracy,
+            "joined": joins.to_plain()["data"],
+            "report": str(page),
+            "shelf": str(shelf.folder),
+            "seconds": seconds,
+        },
+        records=(joins, depth, listing, *trainings),
+    )
+
+
+def _heading(words: str) -> View:
+    return (Text(words, style="heading"),)
+
+
+def _trained(tasks: dict[str, Task], accuracy: dict[str, float]) -> View:
+    rows = tuple(
+        (name, task.name, len(task.classes), task.size("train"), accuracy[name])
+        for name, task in tasks.items()
+    )
+    return (
+        Table(
+            ("network", "task", "classes", "training images", "test accuracy"),
+            rows,
+            ("", "", "", "", ".1%"),
+        ),
+        Text("low and low-twin saw the same data; only their random start differs.", style="note"),
+    )
+
+
+def _shelved(halves: dict[str, tuple[Part, Part]]) -> View:
+    rows = tuple(
+        (f"{name}.{side}", str(part.contract))
+        for name, pair in halves.items()
+        for side, part in zip(("front", "back"), pair, strict=True)
+    )
+    return (
+        Table(("part", "contract"), rows),
+        Text(
+            "Every front gives 16×2×2 and every back takes 16×2×2. The word after 'in' is the "
+            "space: the name of a representation, minted by the cut.",
+            style="note",
+        ),
+    )
+
+
+def _ending(joins: Joins, page: Path, shelf: Shelf, seconds: float) -> View:
+    blocks: list[Block] = [
+        Text("What to take home", style="heading"),
+        Text(joins.summary),
+        Text(f"Report: {page}    Shelf: {shelf.folder} ({len(shelf)} parts)    {seconds:.0f} s"),
+        Text(
+            f"Try: dovetail shelf ls --shelf {shelf.folder}"
+            f"    dovetail join low.front high.back --shelf {shelf.folder}",
+            style="note",
+        ),
+    ]
+    return tuple(blocks)
