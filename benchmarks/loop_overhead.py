@@ -1,0 +1,110 @@
+"""What does our training loop cost beside the same steps in a bare PyTorch loop?
+
+Both train LeNet-5 copies from one start on the same batches in the same order, with the same
+optimiser and schedule, in one process; they take turns, and the median of the ratios is reported.
+The bare loop does nothing but index, set the rate, forward, backward and step.  Ours also keeps the
+running loss, the history, a checkpoint at its default interval and (silent) progress.  The weights
+must come out bit-identical, or the comparison would be between different work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dovetail as dt
+from dovetail.core.evidence import Evidence, environment
+from dovetail.tasks.batches import Batches
+from dovetail.train.loop import run_loop
+from dovetail.train.optimisers import one_cycle
+from dovetail.train.options import Options
+
+LIMIT = 1.05
+
+
+def bare(module: nn.Module, batches: Batches, epochs: int) -> None:
+    optimiser = torch.optim.SGD(
+        module.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True
+    )
+    total, step = epochs * len(batches), 0
+    module.train()
+    for epoch in range(epochs):
+        for inputs, targets in batches.epoch(epoch):
+            for group in optimiser.param_groups:
+                group["lr"] = 0.1 * one_cycle(step / total)
+            loss = F.cross_entropy(module(inputs), targets)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            step += 1
+
+
+def ours(module: nn.Module, batches: Batches, epochs: int, checkpoint: Path) -> None:
+    run_loop(
+        module,
+        batches,
+        lambda batch: F.cross_entropy(module(batch[0]), batch[1]),
+        Options(epochs=epochs, checkpoint=checkpoint, resume=False, show=False),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--output", type=Path, default=Path("benchmarks/results/loop_overhead.json")
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+
+    rows = []
+    cases = {
+        "lenet5 on 28x28, batch 128": (("lenet5", {"size": 28}), (1, 28, 28), 128, 2048),
+        "mlp 64-64-64-10, batch 64": (("mlp", {}), (1, 8, 8), 64, 4096),
+    }
+    for name, ((net, extra), shape, batch, count) in cases.items():
+        start = dt.build(net, **extra).module
+        inputs, targets = torch.rand(count, *shape), torch.randint(10, (count,))
+        batches = Batches(inputs, targets, batch)
+        times: dict[str, list[float]] = {"bare": [], "ours": []}
+        with tempfile.TemporaryDirectory() as folder:
+            for turn in range(args.rounds + 1):
+                trained = {}
+                for who in ("bare", "ours"):
+                    module = trained[who] = copy.deepcopy(start)
+                    began = time.perf_counter()
+                    if who == "bare":
+                        bare(module, batches, 1)
+                    else:
+                        ours(module, batches, 1, Path(folder) / "checkpoint")
+                    if turn:  # the first turn warms up
+                        times[who].append(time.perf_counter() - began)
+                a, b = (trained[who].state_dict().values() for who in ("bare", "ours"))
+                assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True)), "different work"
+        ratio = statistics.median(o / b for o, b in zip(times["ours"], times["bare"], strict=True))
+        step = statistics.median(times["bare"]) / len(batches)
+        rows.append({"case": name, "ours / bare": ratio, "bare ms a step": 1000 * step})
+        print(f"{name}: ours / bare = {ratio:.3f} (limit {LIMIT})")
+    evidence = Evidence(
+        claim=f"the training loop costs at most {LIMIT - 1:.0%} more than a bare PyTorch loop",
+        holds=max(row["ours / bare"] for row in rows) <= LIMIT,
+        rows=tuple(rows),
+        command="python benchmarks/loop_overhead.py",
+        settings=environment(threads=args.threads, rounds=args.rounds),
+    )
+    evidence.save(args.output)
+    if not evidence.holds:
+        raise SystemExit("the loop costs more than that")
+
+
+if __name__ == "__main__":
+    main()
