@@ -60,7 +60,8 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             _exchange(hidden, path)
         else:
             _rename_new(hidden, path)
-        _sync(path.parent)
+        if not path.name.startswith(HIDDEN):  # else whoever asked renames it once more, and syncs
+            _sync(path.parent)
     except FileExistsError:
         raise
     except OSError as error:

@@ -121,7 +121,8 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return _read_union(kind, value, where)
     if origin is Literal:
         if value not in get_args(kind):
-            raise _wrong(kind, value, where)
+            choices = ", ".join(str(choice) for choice in get_args(kind))
+            raise FormatError(f"{where}: expected one of {choices}; found {value!r}")
         return value
     if origin is tuple:
         return _read_tuple(get_args(kind), value, where)
@@ -135,13 +136,18 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 
 def _read_union(kind: Any, value: Any, where: str) -> Any:
-    for choice in get_args(kind):
+    choices = get_args(kind)
+    if value is None and type(None) in choices:
+        return None
+    choices = tuple(choice for choice in choices if choice is not type(None))
+    if len(choices) == 1:
+        return _read(choices[0], value, where)  # its own error says where inside
+    for choice in choices:
         try:
             return _read(choice, value, where)
-        except FormatError as error:
-            reason = error
-    simple = [c for c in get_args(kind) if c is not type(None)]
-    raise reason if len(simple) == 1 and value is not None else _wrong(kind, value, where)
+        except FormatError:
+            continue
+    raise _wrong(kind, value, where)
 
 
 def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:

@@ -39,6 +39,7 @@ def progress(
         TimeRemainingColumn(),
         TextColumn("{task.fields[words]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True, force_terminal=show)
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=total, completed=start, words="")
         yield lambda words: bar.update(task, advance=1, words=words)

@@ -69,7 +69,16 @@ class Builder:
         return self.takes(**{name: full[name] for name in wanted})
 
 
-_OURS = {"mlp": "mlp", "lenet5": "lenet", "resnet8": "resnet", "resnet20": "resnet"}
+_OURS = {
+    "mlp": "mlp",
+    "lenet5": "lenet",
+    "resnet8": "resnet",
+    "resnet20": "resnet",
+    "resnet56": "resnet",
+    "wideresnet16": "wideresnet",
+    "vgg13": "vgg",
+    "mobilenetv2": "mobilenet",
+}
 """Our own builders, and the file of the zoo that registers each."""
 
 _KNOWN: dict[str, Builder] = {}

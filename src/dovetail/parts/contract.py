@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
+from dovetail.core.errors import ContractError
+
 __all__ = ["Contract", "Port", "Preprocess", "shown_shape"]
 
 Shape = tuple[int | None, ...]
@@ -33,6 +37,12 @@ class Port:
     dtype: str = "float32"
     activation: str = "identity"
     space: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ContractError(f"unknown dtype {self.dtype!r}")
+        if any(axis is not None and axis < 0 for axis in self.shape or ()):
+            raise ContractError(f"no tensor has the shape {self.shape}")
 
     def obstacles(self, other: Port) -> list[str]:
         """Say why this tensor cannot enter ``other`` at all.

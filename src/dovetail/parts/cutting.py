@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError
+from dovetail.core.errors import ContractError, CutError, first_line
 from dovetail.parts.activation import trailing_activation
 from dovetail.parts.contract import Contract, Port, Shape, shown_shape
 from dovetail.parts.modes import evaluating
@@ -16,6 +16,7 @@ from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.parts.recipe import Cut
 from dovetail.parts.splitting import Halves, points, split
+from dovetail.parts.structure import structure_of
 from dovetail.parts.weights import digest_of
 
 __all__ = ["CutPoint", "cut", "cut_points"]
@@ -52,13 +53,22 @@ def cut_points(model: Part | nn.Module, example: Tensor | None = None) -> list[C
     """
     part = as_part(model)
     inputs = _inputs(part, example)
-    found = []
+    found, refused = [], None
     for name in points(part.module):
-        front = split(part.module, name).front
+        try:
+            front = split(part.module, name).front
+        except CutError as error:  # a tensor that both sides share, or that neither uses
+            refused = refused or error
+            continue
         shape = None
         if inputs is not None:
-            shape = _run(front, inputs)[0].shape
+            ports = _run(front, inputs)
+            if len(ports) > 1:
+                continue
+            shape = ports[0].shape
         found.append(CutPoint(name, shape, trailing_activation(front)))
+    if refused and not found:
+        raise refused
     return found
 
 
@@ -78,7 +88,7 @@ def cut(
     >>> front.contract.gives[0].shape, front.contract.gives[0].activation
     ((16, 2, 2), 'relu')
     """
-    part, name = as_part(model), str(at)
+    part, name = as_part(model, example=example), str(at)
     halves = split(part.module, name)
     space = _mint_space(halves.front, name)
     crossing = tuple(replace(port, space=space) for port in _crossing_ports(part, halves, example))
@@ -101,8 +111,7 @@ def cut(
 
 
 def _mint_space(front: nn.Module, at: str) -> str:
-    kinds = () if front.state_dict() else tuple(type(m).__name__ for m in front.modules())
-    return f"{at}/{digest_of(front, at, *kinds)[:12]}"
+    return f"{at}/{digest_of(front, at, *structure_of(front))[:12]}"
 
 
 def _origin(part: Part, settings: dict[str, Any]) -> Origin:
@@ -120,7 +129,12 @@ def _crossing_ports(part: Part, halves: Halves, example: Tensor | None) -> tuple
     inputs = _inputs(part, example)
     if inputs is None:
         return (Port(activation=activation),) * halves.crossing
-    return _run(halves.front, inputs, activation)
+    ports = _run(halves.front, inputs, activation)
+    if len(ports) != halves.crossing:
+        raise CutError(
+            f"{len(ports)} values cross here, but the next layer takes them as one; cut elsewhere"
+        )
+    return ports
 
 
 def _inputs(part: Part, example: Tensor | None) -> tuple[Tensor, ...] | None:
@@ -146,7 +160,6 @@ def _run(front: nn.Module, inputs: tuple[Tensor, ...], activation: str = "") -> 
             return ports_of(front(*inputs), activation)
     except Exception as error:  # foreign code; the example is the likeliest cause
         shapes = " and ".join(str(tuple(x.shape)) for x in inputs)
-        reason = str(error).splitlines()[0]
         raise ContractError(
-            f"an example of shape {shapes} does not go through the network: {reason}"
+            f"an example of shape {shapes} does not go through the network: {first_line(error)}"
         ) from None

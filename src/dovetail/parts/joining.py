@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -59,8 +60,7 @@ def join(
     _check_settings(chain, norms, data)
     if adapt:
         chain = _with_adapters(chain, seed)
-    for before, after in pairwise(chain):
-        _refuse_misfits(before, after, force)
+    forced = [_refuse_misfits(before, after, force) for before, after in pairwise(chain)]
     module = chain_modules(
         [part.module for part in chain], "batch" if norms == "batch" else "stored"
     )
@@ -68,7 +68,7 @@ def join(
         module = recalibrate(module, data)
     contract = Contract(
         chain[0].contract.takes,
-        chain[-1].contract.gives,
+        _given(chain[-1], lost=any(forced)),
         chain[0].contract.preprocess,
         chain[-1].contract.classes,
     )
@@ -125,11 +125,18 @@ def _with_adapters(chain: list[Part], seed: int) -> list[Part]:
     return result
 
 
-def _refuse_misfits(before: Part, after: Part, force: bool) -> None:
+def _given(last: Part, lost: bool) -> tuple[Port, ...]:
+    """What the last part gives; behind a forced seam it no longer means what it did."""
+    gives = last.contract.gives
+    return tuple(replace(port, space=None) for port in gives) if lost else gives
+
+
+def _refuse_misfits(before: Part, after: Part, force: bool) -> bool:
+    """Raise unless the two fit, or are forced to; say whether force was needed."""
     obstacles = before.contract.obstacles(after.contract)
     reasons = before.contract.mismatches(after.contract)
     if not reasons or (force and not obstacles):
-        return
+        return bool(reasons)
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     if obstacles:
         way_out = (

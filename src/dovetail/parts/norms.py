@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dovetail.core.errors import SettingsError
+
 __all__ = ["Norms", "recalibrate", "shallow_copy", "with_batch_statistics"]
 
 Norms = Literal["stored", "batch", "recalibrated"]
@@ -80,14 +82,20 @@ def with_batch_statistics(module: M) -> M:
 def recalibrate(module: M, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> M:
     """A copy whose batch norms hold the mean and variance of the given inputs.
 
-    Every layer sees the batches once, in training mode, and averages over them with equal weight.
+    Every norm sees the batches once, in training mode, and averages over them with equal weight;
+    every other layer is in evaluation mode meanwhile.
 
     >>> net = recalibrate(nn.Sequential(nn.BatchNorm1d(1)), [torch.tensor([[10.0], [12.0]])])
     >>> net[0].running_mean
     tensor([11.])
     """
     twin = copy.deepcopy(module)
-    norms = [child for child in twin.modules() if isinstance(child, _BatchNorm)]
+    norms = [
+        child
+        for child in twin.modules()
+        if isinstance(child, _BatchNorm) and not isinstance(child, _UsesBatch)
+    ]
+    flags = [(child, child.training) for child in twin.modules()]
     momenta = [norm.momentum for norm in norms]
     twin.eval()
     for norm in norms:
@@ -95,8 +103,14 @@ def recalibrate(module: M, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> M:
         norm.reset_running_stats()
         norm.momentum = None  # None asks torch for the plain average
     with torch.no_grad():
+        empty = True
         for batch in batches:
             twin(*batch) if isinstance(batch, tuple) else twin(batch)
+            empty = False
+    if empty:
+        raise SettingsError("recalibrating needs at least one batch of inputs, got none")
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    return twin.train(module.training)
+    for child, flag in flags:
+        child.training = flag
+    return twin

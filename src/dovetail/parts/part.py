@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, FormatError
+from dovetail.core.errors import ContractError, FormatError, first_line
+from dovetail.core.plain import to_plain
 from dovetail.core.seeds import seeded
 from dovetail.parts import disk
 from dovetail.parts.activation import trailing_activation
@@ -18,7 +18,7 @@ from dovetail.parts.builders import find_builder, recipe_hint
 from dovetail.parts.contract import Contract, Port, Preprocess
 from dovetail.parts.modes import evaluating
 from dovetail.parts.origin import Origin
-from dovetail.parts.recipe import Adapter, Build, Cut, Join, Recipe, rebuild
+from dovetail.parts.recipe import Build, Recipe, in_words, rebuild
 from dovetail.parts.weights import digest_of, dtype_name
 
 __all__ = ["Part", "adopt", "as_part", "build", "from_pretrained"]
@@ -47,7 +47,7 @@ class Part:
         """What the module makes of the inputs."""
         return self.module(*inputs)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The sha256 of the weights' names, shapes and bytes: the part's identity in lineage."""
         return digest_of(self.module)
@@ -79,6 +79,8 @@ class Part:
                 "keyword arguments, and make it by that function (or name it: "
                 "dt.adopt(module, example=x, builder=..., args=...))."
             )
+        if folder.exists() and not folder.is_dir():
+            raise FormatError(f"{folder} is a file; choose a new folder")
         if folder.exists() and any(folder.iterdir()) and not disk.is_part_folder(folder):
             raise FormatError(f"{folder} holds other files; choose a new folder")
         try:
@@ -106,7 +108,7 @@ class Part:
     @property
     def described(self) -> str:
         """The recipe in a few words."""
-        return type(self.module).__name__ if self.recipe is None else _words(self.recipe)
+        return type(self.module).__name__ if self.recipe is None else in_words(self.recipe)
 
 
 def from_pretrained(folder: str | Path, *, verify: bool = False) -> Part:
@@ -127,7 +129,7 @@ def build(name: str, *, seed: int = 0, **args: Any) -> Part:
     Part(lenet5: 1×8×8 -> 10, 21,386 weights)
     """
     maker = find_builder(name)
-    recipe = Build(name, maker.arguments(args))
+    recipe = Build(name, to_plain(maker.arguments(args)))
     with seeded(seed, "weights"):
         module = rebuild(recipe)
     shape = maker.input_shape(args)
@@ -152,7 +154,7 @@ def adopt(
     """
     recipe: Recipe | None = None
     if builder is not None:
-        recipe = Build(builder, find_builder(builder).arguments(args or {}))
+        recipe = Build(builder, to_plain(find_builder(builder).arguments(args or {})))
     elif (hint := recipe_hint(module)) is not None:
         recipe = Build(*hint)
     contract = replace(_contract(module, example), classes=classes, preprocess=preprocess)
@@ -191,20 +193,8 @@ def _contract(module: nn.Module, example: Tensor | None) -> Contract:
         with evaluating(module):
             output = module(example)
     except Exception as error:  # the module is foreign code; whatever it says, the example is why
-        reason = str(error).splitlines()[0]
         raise ContractError(
-            f"the example {tuple(example.shape)} does not go through the network: {reason}"
+            f"the example {tuple(example.shape)} does not go through the network: "
+            f"{first_line(error)}"
         ) from None
     return Contract(takes=ports_of(example), gives=ports_of(output, activation))
-
-
-def _words(recipe: Recipe) -> str:
-    match recipe:
-        case Build(build=name):
-            return name
-        case Cut(of=of, at=at, side=side):
-            return f"{side} of {_words(of)} at {at}"
-        case Join(parts=parts):
-            return " + ".join(f"({_words(part)})" for part in parts)
-        case Adapter(takes=takes, gives=gives):
-            return f"adapter {takes}->{gives}"

@@ -19,7 +19,17 @@ from dovetail.parts.builders import find_builder
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.splitting import Chain, split
 
-__all__ = ["Adapter", "Build", "Cut", "Join", "Recipe", "check_recipe", "read_recipe", "rebuild"]
+__all__ = [
+    "Adapter",
+    "Build",
+    "Cut",
+    "Join",
+    "Recipe",
+    "check_recipe",
+    "in_words",
+    "read_recipe",
+    "rebuild",
+]
 
 DEEPEST = 32
 """Recipes nest as parts are cut and joined; one deeper than this is not of our making."""
@@ -92,8 +102,10 @@ Recipe = Build | Cut | Join | Adapter
 _OPERATORS = ("build", "cut", "join", "adapter")
 
 
-def read_recipe(value: Any, where: str = "recipe") -> Recipe:
+def read_recipe(value: Any, where: str = "recipe", *, check: bool = True) -> Recipe:
     """Parse a recipe and refuse whatever is not one, building nothing.
+
+    Without ``check`` the builders it names need not be known here: enough to list, not to build.
 
     >>> read_recipe({"run": "rm"})
     Traceback (most recent call last):
@@ -104,7 +116,8 @@ def read_recipe(value: Any, where: str = "recipe") -> Recipe:
         recipe = _read(value, where, depth=0)
     except FormatError as error:
         raise RecipeError(str(error)) from None
-    check_recipe(recipe)
+    if check:
+        check_recipe(recipe)
     return recipe
 
 
@@ -145,10 +158,27 @@ def rebuild(recipe: Recipe) -> nn.Module:
             return nn.Linear(recipe.takes, recipe.gives)
 
 
+def in_words(recipe: Recipe) -> str:
+    """The recipe in a few words.
+
+    >>> in_words(Join((Cut(Build("mlp"), "hidden1", "front"), Adapter(64, 32, maps=False))))
+    '(front of mlp at hidden1) + (adapter 64->32)'
+    """
+    match recipe:
+        case Build(build=name):
+            return name
+        case Cut(of=of, at=at, side=side):
+            return f"{side} of {in_words(of)} at {at}"
+        case Join(parts=parts):
+            return " + ".join(f"({in_words(part)})" for part in parts)
+        case Adapter(takes=takes, gives=gives):
+            return f"adapter {takes}->{gives}"
+
+
 def chain_modules(modules: list[nn.Module], norms: Literal["stored", "batch"]) -> nn.Module:
     """The modules as one, tensors shared; batch norms as ``norms`` says."""
     joined = Chain(*modules)
-    joined.train(modules[0].training) if modules else None
+    joined.training = modules[0].training  # of this link alone: the children are the caller's
     return with_batch_statistics(joined) if norms == "batch" else joined
 
 

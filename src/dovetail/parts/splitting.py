@@ -8,6 +8,7 @@ way, so only the ancestors of the point are ever opened: ``layer3.0.conv1`` open
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ class Halves:
     front: nn.Module
     back: nn.Module
     crossing: int = 1
+
+
+class _NoSuchPoint(Exception):
+    """The path leads to no child and no operation."""
 
 
 class Chain(nn.Sequential):
@@ -66,12 +71,20 @@ def split(module: nn.Module, at: str) -> Halves:
     >>> list(halves.front.state_dict()), list(halves.back.state_dict())
     (['a.weight', 'a.bias'], ['c.weight', 'c.bias'])
     """
-    halves = _split_chain(module, at) if is_chain(module) else _split_graph(module, at)
+    try:
+        halves = _split(module, at)
+    except _NoSuchPoint:
+        raise CutError(f"no cut point {at!r}{nearest(at, points(module))}") from None
+    except Untraceable as why:
+        raise CutError(
+            f"cannot cut at {at!r}: {why}; cut outside of it, or build it as an nn.Sequential"
+        ) from None
     whole = set(module.state_dict())
     front, back = set(halves.front.state_dict()), set(halves.back.state_dict())
     if lost := sorted(whole - front - back):
         raise CutError(f"{lost[0]!r} takes no part in the forward pass; it would be lost by a cut")
-    if tied := shared_tensors(halves.front, halves.back):
+    # A buffer that is never stored is nobody's: both sides may have it.
+    if tied := [name for name in shared_tensors(halves.front, halves.back) if name in front]:
         raise CutError(
             f"cannot cut at {at!r}: {tied[0]!r} is shared by both sides, and two parts cannot own "
             "one tensor; cut elsewhere, or give each side its own copy first"
@@ -88,27 +101,49 @@ def points(module: nn.Module) -> Iterator[str]:
             yield place.name
 
 
+def _split(module: nn.Module, at: str) -> Halves:
+    return _split_chain(module, at) if is_chain(module) else _split_graph(module, at)
+
+
 # Chains -------------------------------------------------------------------------------------------
 
 
 def _split_chain(chain: nn.Module, at: str) -> Halves:
     name, _, rest = at.partition(".")
-    children = list(chain.named_children())
+    children = _links(chain)
     names = [child_name for child_name, _ in children]
     if name not in names:
-        raise CutError(f"no cut point {at!r}{nearest(at, points(chain))}")
+        raise _NoSuchPoint
     here = names.index(name)
     before, child, after = children[:here], children[here][1], children[here + 1 :]
+    joined = isinstance(chain, Chain)
     if not rest:
-        return Halves(_chain([*before, (name, child)]), _chain(after))
-    inner = split(child, rest)
-    front = _chain([*before, (name, inner.front)])
-    back = _chain([(name, inner.back), *after], several=inner.crossing > 1)
+        front = _chain([*before, (name, child)], joined)
+        return Halves(front, _chain(after, joined), _handed_over(chain, child))
+    inner = _split(child, rest)
+    front = _chain([*before, (name, inner.front)], joined)
+    back = _chain([(name, inner.back), *after], joined or inner.crossing > 1)
     return Halves(front, back, inner.crossing)
 
 
-def _chain(children: list[tuple[str, nn.Module]], several: bool = False) -> nn.Sequential:
+def _links(chain: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The children in order; unlike ``named_children``, with one that stands there twice."""
+    return [(name, child) for name, child in chain._modules.items() if child is not None]
+
+
+def _chain(children: list[tuple[str, nn.Module]], several: bool) -> nn.Sequential:
     return (Chain if several else nn.Sequential)(OrderedDict(children))
+
+
+def _handed_over(chain: nn.Module, child: nn.Module) -> int:
+    """How many tensors a child hands to the next: several at the seam of a cut inside a block."""
+    if not isinstance(chain, Chain):
+        return 1
+    if isinstance(child, fx.GraphModule):
+        returned = child.graph.output_node().args[0]
+        return len(returned) if isinstance(returned, tuple) else 1
+    links = _links(child) if is_chain(child) else []
+    return _handed_over(chain, links[-1][1]) if links else 1
 
 
 # Graphs -------------------------------------------------------------------------------------------
@@ -121,14 +156,11 @@ def _split_graph(module: nn.Module, at: str) -> Halves:
     try:
         graph = trace(module)
     except Untraceable as why:
-        raise CutError(
-            f"cannot cut {type(module).__name__} at {at!r}: {why}; cut outside of it, or build it "
-            "as an nn.Sequential"
-        ) from None
+        raise Untraceable(f"{type(module).__name__} would be opened, and {why}") from None
     node, rest = _find(module, graph, at)
-    front_nodes = _ancestors(node)
+    front_nodes = _upto(node)
     crossing = _crossing(graph, node, front_nodes)
-    inner = split(module.get_submodule(str(node.target)), rest) if rest else None
+    inner = _split(module.get_submodule(str(node.target)), rest) if rest else None
     others = [value for value in crossing if value is not node]
 
     front = fx.Graph()
@@ -140,7 +172,7 @@ def _split_graph(module: nn.Module, at: str) -> Halves:
     outputs = (
         [copies[node]]
         if count == 1
-        else [front.call_function(_getitem, (copies[node], i)) for i in range(count)]
+        else [front.call_function(operator.getitem, (copies[node], i)) for i in range(count)]
     )
     outputs += [copies[value] for value in others]
     front.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
@@ -163,11 +195,12 @@ def _split_graph(module: nn.Module, at: str) -> Halves:
 def _module_of(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
     half = fx.GraphModule(root, graph, class_name=type(root).__name__)
     half.training = root.training
+    stored = set(root.state_dict())
+    for path, child in half.named_modules():
+        for name in child._buffers:  # fx makes every buffer it copies a stored one
+            if (f"{path}.{name}" if path else name) not in stored:
+                child._non_persistent_buffers_set.add(name)
     return half
-
-
-def _getitem(values, index):  # type: ignore[no-untyped-def]
-    return values[index]
 
 
 def _find(module: nn.Module, graph: fx.Graph, at: str) -> tuple[fx.Node, str]:
@@ -181,10 +214,13 @@ def _find(module: nn.Module, graph: fx.Graph, at: str) -> tuple[fx.Node, str]:
                     f"{target!r} is called {calls[node.target]} times, so it names no one place"
                     f"{nearest(at, points(module))}"
                 )
+            if at == target and _gives_several(node):
+                raise CutError(f"{target!r} gives several values; cut before or after it")
             return node, at[len(target) + 1 :]
-        if _is_operation(node) and node.name == at:
+    for node in graph.nodes:
+        if node.name == at and _is_operation(node) and not _gives_several(node):
             return node, ""
-    raise CutError(f"no cut point {at!r}{nearest(at, points(module))}")
+    raise _NoSuchPoint
 
 
 def _is_operation(node: fx.Node) -> bool:
@@ -192,15 +228,31 @@ def _is_operation(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_method") and name not in _NOT_TENSORS
 
 
-def _ancestors(node: fx.Node) -> set[fx.Node]:
-    found = {other for other in node.graph.nodes if other.op == "placeholder"}
-    waiting = [node]
+def _gives_several(node: fx.Node) -> bool:
+    """Whether its value is taken apart by position, so that it is no tensor."""
+    return any(
+        user.target is operator.getitem and isinstance(user.args[1], int) for user in node.users
+    )
+
+
+def _upto(node: fx.Node) -> set[fx.Node]:
+    """All that runs before ``node``, in the order of the network, and ``node`` itself.
+
+    The order matters to operations in place and to random ones.  Parameters that only later steps
+    use (and what is made of nothing else) stay with those steps.
+    """
+    needed, waiting = {node}, [node]
     while waiting:
-        other = waiting.pop()
-        if other not in found or other is node:
-            found.add(other)
-            waiting += [n for n in other.all_input_nodes if n not in found]
-    return found
+        fresh = [n for n in waiting.pop().all_input_nodes if n not in needed]
+        needed.update(fresh)
+        waiting += fresh
+    fed: set[fx.Node] = set()
+    for other in node.graph.nodes:
+        if other.op == "placeholder" or fed & set(other.all_input_nodes):
+            fed.add(other)
+        if other is node:
+            break
+    return needed | fed
 
 
 def _crossing(graph: fx.Graph, node: fx.Node, front: set[fx.Node]) -> list[fx.Node]:
@@ -212,15 +264,16 @@ def _crossing(graph: fx.Graph, node: fx.Node, front: set[fx.Node]) -> list[fx.No
 class _Place(NamedTuple):
     name: str
     child: nn.Module | None
-    last: bool  # a cut after the last operation would leave nothing
+    last: bool  # a cut after the last operation leaves nothing; one at a seam of several, more
 
 
 def _single_crossings(module: nn.Module) -> Iterator[_Place]:
     """The children and operations of this module after which one tensor crosses."""
     if is_chain(module):
-        children = list(module.named_children())
+        children = _links(module)
         for i, (name, child) in enumerate(children):
-            yield _Place(name, child, last=i == len(children) - 1)
+            last = i == len(children) - 1 or _handed_over(module, child) > 1
+            yield _Place(name, child, last)
         return
     try:
         graph = trace(module)
@@ -229,10 +282,15 @@ def _single_crossings(module: nn.Module) -> Iterator[_Place]:
     returned = graph.output_node().args[0]
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
-        if len(_crossing(graph, node, _ancestors(node))) > 1:
+        if len(_crossing(graph, node, _upto(node))) > 1:
             continue
         if node.op == "call_module" and calls[node.target] == 1:
             child = module.get_submodule(str(node.target))
-            yield _Place(str(node.target), child, last=node is returned)
-        elif _is_operation(node) and node is not returned:
+            yield _Place(str(node.target), child, node is returned or _gives_several(node))
+        elif (
+            _is_operation(node)
+            and node is not returned
+            and node.name not in calls
+            and not _gives_several(node)
+        ):
             yield _Place(node.name, None, last=False)

@@ -7,8 +7,15 @@ training and evaluation, which a deeper trace would freeze in one of the two.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
+
+from dovetail.core.errors import first_line
 
 __all__ = ["Untraceable", "trace"]
 
@@ -20,6 +27,14 @@ class Untraceable(Exception):
 class _ChildrenWhole(fx.Tracer):
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
         return True
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, Tensor) and a not in self.tensor_attrs:
+            known = chain(self.root.parameters(), self.root.buffers())
+            if not any(a is tensor for tensor in known):
+                # It may be drawn at random, and fx would hang it on the user's module.
+                raise TypeError("it makes a tensor that is neither a parameter nor a buffer")
+        return super().create_arg(a)
 
 
 def trace(module: nn.Module) -> fx.Graph:
@@ -36,17 +51,27 @@ def trace(module: nn.Module) -> fx.Graph:
     """
     if isinstance(module, fx.GraphModule):
         return module.graph
-    flag = module.training
-    try:
+    with _untouched(module):
         module.training = True
         training = _trace_once(module)
         module.training = False
         evaluation = _trace_once(module)
-    finally:
-        module.training = flag
     if _told(training) != _told(evaluation):
         raise Untraceable("its forward differs between training and evaluation")
     return evaluation
+
+
+@contextmanager
+def _untouched(module: nn.Module) -> Iterator[None]:
+    """Undo what a forward under trace leaves behind: flags, attributes, drawn random numbers."""
+    before = dict(vars(module))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for name in set(vars(module)) - set(before):
+            del vars(module)[name]
+        vars(module).update(before)
 
 
 def _trace_once(module: nn.Module) -> fx.Graph:
@@ -55,8 +80,7 @@ def _trace_once(module: nn.Module) -> fx.Graph:
     try:
         graph = _ChildrenWhole().trace(module, concrete_args=defaults or None)
     except Exception as error:  # the user's own forward runs here and may fail in any way
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Untraceable(f"its forward cannot be traced ({reason})") from None
+        raise Untraceable(f"its forward cannot be traced ({first_line(error)})") from None
     _forget_defaults(graph, len(defaults))
     return graph
 
