@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from dovetail import train as train
     from dovetail.core.errors import DovetailError as DovetailError
     from dovetail.core.records import load_record as load_record
+    from dovetail.parts.adopting import adopt as adopt
     from dovetail.parts.builders import builder as builder
     from dovetail.parts.cutting import cut as cut
     from dovetail.parts.cutting import cut_points as cut_points
     from dovetail.parts.joining import adapter as adapter
     from dovetail.parts.joining import join as join
     from dovetail.parts.part import Part as Part
-    from dovetail.parts.part import adopt as adopt
     from dovetail.parts.part import build as build
     from dovetail.parts.part import from_pretrained as from_pretrained
     from dovetail.running.evaluate import evaluate as evaluate
@@ -37,7 +37,7 @@ _HOMES = {
     # make and load
     "build": "parts.part",
     "builder": "parts.builders",
-    "adopt": "parts.part",
+    "adopt": "parts.adopting",
     "from_pretrained": "parts.part",
     "Part": "parts.part",
     # data

@@ -18,10 +18,11 @@ from torch import nn
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
 from dovetail.core.plain import MOST_BYTES
 from dovetail.parts import disk
+from dovetail.parts.adopting import adopt
 from dovetail.parts.builders import builder
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
-from dovetail.parts.part import Part, adopt, build
+from dovetail.parts.part import Part, build
 from dovetail.parts.recipe import DEEPEST, Build, Cut
 
 WEIGHTS, CONFIG, MANIFEST, PROBE = (

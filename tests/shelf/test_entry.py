@@ -6,8 +6,8 @@ from torch import nn
 
 from dovetail.core.errors import FormatError, RecipeError
 from dovetail.parts import builders
+from dovetail.parts.adopting import adopt
 from dovetail.parts.builders import builder
-from dovetail.parts.part import adopt
 from dovetail.shelf.entry import Entry, read_entry
 
 

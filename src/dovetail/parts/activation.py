@@ -105,6 +105,6 @@ def _named(name: str) -> str:
 
 def _graph(module: nn.Module) -> fx.Graph | None:
     try:
-        return trace(module)
+        return trace(module, to_cut=False)
     except Untraceable:
         return None

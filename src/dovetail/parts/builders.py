@@ -78,8 +78,14 @@ _OURS = {
     "wideresnet16": "wideresnet",
     "vgg13": "vgg",
     "mobilenetv2": "mobilenet",
+    "efficientnet-lite0": "efficientnet",
+    "efficientnet-lite1": "efficientnet",
+    "efficientnet-lite2": "efficientnet",
 }
 """Our own builders, and the file of the zoo that registers each."""
+
+_FAMILIES = {"timm/": "timm_models"}
+"""Prefixes of names that another library knows, and the file of ``foreign`` that asks it."""
 
 _KNOWN: dict[str, Builder] = {}
 
@@ -169,9 +175,14 @@ def _clashes(name: str, make: Make) -> bool:
 
 
 def _register(name: str) -> None:
-    """Import what registers ``name``: a file of our zoo, or an installed package's entry point."""
+    """Import what registers ``name``: our zoo, another library, or a package's entry point."""
+    family = next((prefix for prefix in _FAMILIES if name.startswith(prefix)), None)
     if name in _OURS:
         import_module(f"dovetail.parts.zoo.{_OURS[name]}")
+    elif family is not None:
+        _KNOWN[name] = import_module(f"dovetail.parts.foreign.{_FAMILIES[family]}").builder_for(
+            name
+        )
     else:
         for entry in entry_points(group=ENTRY_POINTS, name=name):
             entry.load()

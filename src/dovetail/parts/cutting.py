@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from dovetail.core.errors import ContractError, CutError, first_line
 from dovetail.parts.activation import trailing_activation
@@ -17,7 +18,7 @@ from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.parts.recipe import Cut
 from dovetail.parts.splitting import Halves, points, split
 from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import digest_of
+from dovetail.parts.weights import digest_of, meta_copy
 
 __all__ = ["CutPoint", "cut", "cut_points"]
 
@@ -52,17 +53,18 @@ def cut_points(model: Part | nn.Module, example: Tensor | None = None) -> list[C
     [CutPoint('hidden1.norm', 8), CutPoint('hidden1', 8 after relu)]
     """
     part = as_part(model)
-    inputs = _inputs(part, example)
+    module, inputs = _shapes_only(part.module, _inputs(part, example))
+    seen = {} if inputs is None else _seen_by_children(module, inputs)
     found, refused = [], None
-    for name in points(part.module):
+    for name in points(module):
         try:
-            front = split(part.module, name).front
+            front = split(module, name).front
         except CutError as error:  # a tensor that both sides share, or that neither uses
             refused = refused or error
             continue
         shape = None
         if inputs is not None:
-            ports = _run(front, inputs)
+            ports = seen[name] if name in seen else _run(front, inputs)
             if len(ports) > 1:
                 continue
             shape = ports[0].shape
@@ -108,6 +110,42 @@ def cut(
             _origin(part, settings),
         ),
     )
+
+
+def _shapes_only(
+    module: nn.Module, inputs: tuple[Tensor, ...] | None
+) -> tuple[nn.Module, tuple[Tensor, ...] | None]:
+    """The network and its inputs on the meta device, where only shapes are computed.
+
+    Where that cannot be (a result depends on values, a module cannot be copied), both as they are.
+    """
+    if inputs is None:
+        return module, None
+    ghosts = tuple(x.to("meta") for x in inputs)
+    try:
+        twin = meta_copy(module)
+        _run(twin, ghosts)
+    except (RuntimeError, ContractError):
+        return module, inputs
+    return twin, ghosts
+
+
+def _seen_by_children(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, tuple[Port, ...]]:
+    """What each child that runs once gives, from one pass of the whole network."""
+    seen: dict[str, list[tuple[Port, ...]]] = {}
+
+    def watch(name: str, child: nn.Module) -> RemovableHandle:
+        return child.register_forward_hook(
+            lambda _child, _inputs, output: seen.setdefault(name, []).append(ports_of(output))
+        )
+
+    handles = [watch(name, child) for name, child in module.named_modules() if name]
+    try:
+        _run(module, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: ports[0] for name, ports in seen.items() if len(ports) == 1}
 
 
 def _mint_space(front: nn.Module, at: str) -> str:

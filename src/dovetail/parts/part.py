@@ -15,13 +15,13 @@ from dovetail.core.seeds import seeded
 from dovetail.parts import disk
 from dovetail.parts.activation import trailing_activation
 from dovetail.parts.builders import find_builder, recipe_hint
-from dovetail.parts.contract import Contract, Port, Preprocess
+from dovetail.parts.contract import Contract, Port
 from dovetail.parts.modes import evaluating
 from dovetail.parts.origin import Origin
 from dovetail.parts.recipe import Build, Recipe, in_words, rebuild
 from dovetail.parts.weights import digest_of, dtype_name
 
-__all__ = ["Part", "adopt", "as_part", "build", "from_pretrained"]
+__all__ = ["Part", "as_part", "build", "contract_of", "from_pretrained", "ports_of"]
 
 
 @dataclass(frozen=True)
@@ -135,30 +135,7 @@ def build(name: str, *, seed: int = 0, **args: Any) -> Part:
     shape = maker.input_shape(args)
     example = None if shape is None else torch.zeros(2, *shape)
     origin = Origin(how="build", settings={"seed": seed})
-    return Part(module, _contract(module, example), recipe, origin)
-
-
-def adopt(
-    module: nn.Module,
-    *,
-    example: Tensor | None = None,
-    builder: str | None = None,
-    args: dict[str, Any] | None = None,
-    classes: tuple[str, ...] | None = None,
-    preprocess: Preprocess | None = None,
-) -> Part:
-    """Give a foreign network a contract; with a builder's name it can be saved as well.
-
-    >>> adopt(nn.Linear(4, 2), example=torch.zeros(1, 4), classes=("cat", "dog"))
-    Part(Linear: 4 -> 2, 2 classes, 10 weights)
-    """
-    recipe: Recipe | None = None
-    if builder is not None:
-        recipe = Build(builder, to_plain(find_builder(builder).arguments(args or {})))
-    elif (hint := recipe_hint(module)) is not None:
-        recipe = Build(*hint)
-    contract = replace(_contract(module, example), classes=classes, preprocess=preprocess)
-    return Part(module, contract, recipe, Origin(how="adopt"))
+    return Part(module, contract_of(module, example), recipe, origin)
 
 
 def as_part(model: Part | nn.Module, *, example: Tensor | None = None) -> Part:
@@ -171,7 +148,9 @@ def as_part(model: Part | nn.Module, *, example: Tensor | None = None) -> Part:
         return model
     if not isinstance(model, nn.Module):
         raise ContractError(f"expected a Part or an nn.Module, got {type(model).__name__}")
-    return adopt(model, example=example)
+    hint = recipe_hint(model)
+    recipe = None if hint is None else Build(*hint)
+    return Part(model, contract_of(model, example), recipe, Origin(how="adopt"))
 
 
 def ports_of(value: Any, activation: str = "identity") -> tuple[Port, ...]:
@@ -185,7 +164,8 @@ def ports_of(value: Any, activation: str = "identity") -> tuple[Port, ...]:
     )
 
 
-def _contract(module: nn.Module, example: Tensor | None) -> Contract:
+def contract_of(module: nn.Module, example: Tensor | None) -> Contract:
+    """What can be learnt of a module by looking at it and, with an example, by running it."""
     activation = trailing_activation(module)
     if example is None:
         return Contract(gives=(Port(activation=activation),))

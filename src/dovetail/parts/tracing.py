@@ -37,8 +37,10 @@ class _ChildrenWhole(fx.Tracer):
         return super().create_arg(a)
 
 
-def trace(module: nn.Module) -> fx.Graph:
+def trace(module: nn.Module, *, to_cut: bool = True) -> fx.Graph:
     """Trace a module's own forward, arguments with a default left at their default.
+
+    A graph to cut must be the same in training and evaluation; one to look at is the evaluation's.
 
     >>> class Twice(nn.Module):
     ...     def __init__(self):
@@ -52,10 +54,10 @@ def trace(module: nn.Module) -> fx.Graph:
     if isinstance(module, fx.GraphModule):
         return module.graph
     with _untouched(module):
-        module.training = True
-        training = _trace_once(module)
         module.training = False
         evaluation = _trace_once(module)
+        module.training = True
+        training = _trace_once(module) if to_cut else evaluation
     if _told(training) != _told(evaluation):
         raise Untraceable("its forward differs between training and evaluation")
     return evaluation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from typing import TYPE_CHECKING, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["digest_of", "dtype_name", "shared_tensors"]
+__all__ = ["digest_of", "dtype_name", "meta_copy", "raw_bytes", "shared_tensors"]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -43,6 +44,21 @@ def raw_bytes(tensor: Tensor) -> Buffer:
     """The tensor's bytes in row-major order, without a copy where it can be helped."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return cast("Buffer", flat.view(torch.uint8).numpy())
+
+
+def meta_copy(module: nn.Module) -> nn.Module:
+    """A copy of the structure whose tensors have shapes but no values; ties stay ties.
+
+    >>> meta_copy(nn.Linear(2, 1)).weight.device
+    device(type='meta')
+    """
+    memo: dict[int, Tensor] = {}
+    for tensor in _tensors(module).values():
+        ghost: Tensor = tensor.detach().to("meta")
+        if isinstance(tensor, nn.Parameter):
+            ghost = nn.Parameter(ghost, requires_grad=tensor.requires_grad)
+        memo.setdefault(id(tensor), ghost)
+    return copy.deepcopy(module, memo=cast("dict[int, object]", memo))
 
 
 def shared_tensors(a: nn.Module, b: nn.Module) -> list[str]:

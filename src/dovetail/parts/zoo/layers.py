@@ -8,7 +8,7 @@ from torch import nn
 
 from dovetail.core.errors import RecipeError
 
-__all__ = ["Activation", "Norm", "activation_layer", "norm_layer", "positive"]
+__all__ = ["Activation", "Norm", "activation_layer", "image_size", "norm_layer", "positive"]
 
 Norm = Literal["batch", "layer", "instance", "none"]
 Activation = Literal["relu", "tanh", "sigmoid", "gelu"]
@@ -48,6 +48,19 @@ def norm_layer(norm: Norm, width: int, *, maps: bool) -> nn.Module:
             return nn.InstanceNorm2d(width, affine=True)
         return nn.LayerNorm(width, elementwise_affine=False)
     return nn.Identity()
+
+
+def image_size(builder: str, size: int) -> int:
+    """Refuse images too small to be halved twice.
+
+    >>> image_size("vgg13", 4)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.RecipeError: builder 'vgg13': size must be at least 8, got 4
+    """
+    if size < 8:
+        raise RecipeError(f"builder {builder!r}: size must be at least 8, got {size}")
+    return size
 
 
 def positive(builder: str, **values: int) -> None:

@@ -6,9 +6,15 @@ from collections import OrderedDict
 
 from torch import nn
 
-from dovetail.core.errors import RecipeError
 from dovetail.parts.builders import builder
-from dovetail.parts.zoo.layers import Activation, Norm, activation_layer, norm_layer, positive
+from dovetail.parts.zoo.layers import (
+    Activation,
+    Norm,
+    activation_layer,
+    image_size,
+    norm_layer,
+    positive,
+)
 
 __all__ = ["lenet5"]
 
@@ -31,8 +37,7 @@ def lenet5(
     ['conv1', 'conv2', 'flatten', 'fc1', 'fc2', 'head']
     """
     positive("lenet5", channels=channels, classes=classes)
-    if size < 8:
-        raise RecipeError(f"builder 'lenet5': size must be at least 8, got {size}")
+    image_size("lenet5", size)
     shrinks = size >= 20
     side = (size // 2 - 4 if shrinks else size // 2) // 2
 

@@ -6,11 +6,10 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from dovetail.core.errors import RecipeError
 from dovetail.parts.builders import builder
-from dovetail.parts.zoo.layers import Norm, norm_layer, positive
+from dovetail.parts.zoo.layers import Norm, image_size, norm_layer, positive
 
-__all__ = ["Residual", "resnet20", "resnet8"]
+__all__ = ["Residual", "resnet20", "resnet56", "resnet8"]
 
 
 class Residual(nn.Module):
@@ -84,12 +83,28 @@ def resnet20(
     return _resnet("resnet20", 3, channels, size, classes, width, norm)
 
 
+@builder("resnet56", takes=_takes)
+def resnet56(
+    *,
+    channels: int = 3,
+    size: int = 32,
+    classes: int = 10,
+    width: int = 16,
+    norm: Norm = "batch",
+) -> nn.Module:
+    """A residual network of 56 layers: nine blocks a stage.
+
+    >>> len(resnet56()[3])
+    9
+    """
+    return _resnet("resnet56", 9, channels, size, classes, width, norm)
+
+
 def _resnet(
     name: str, blocks: int, channels: int, size: int, classes: int, width: int, norm: Norm
 ) -> nn.Module:
     positive(name, channels=channels, classes=classes, width=width)
-    if size < 8:
-        raise RecipeError(f"builder {name!r}: size must be at least 8, got {size}")
+    image_size(name, size)
     stages: OrderedDict[str, nn.Module] = OrderedDict(
         stem=nn.Sequential(
             OrderedDict(

@@ -1,0 +1,154 @@
+"""EfficientNet-Lite: inverted residuals without squeeze-and-excitation, as published for ImageNet.
+
+The layers are those of the released checkpoints, so their weights fit (:mod:`foreign.wheels`).
+Convolutions of stride 2 pad more to the right and below, as the original framework does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from dovetail.core.errors import RecipeError
+from dovetail.parts.builders import builder
+from dovetail.parts.zoo.layers import positive
+
+__all__ = ["LiteBlock", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
+
+_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+"""Blocks, kernel, stride, expansion and channels of each stage."""
+
+
+class LiteBlock(nn.Module):
+    """Widen, depthwise convolution, narrow; a shortcut where the shape stays.
+
+    >>> import torch
+    >>> LiteBlock(8, 16, kernel=5, stride=2, expand=6)(torch.zeros(1, 8, 6, 6)).shape
+    torch.Size([1, 16, 3, 3])
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        wide = inputs * expand
+        self.residual = stride == 1 and inputs == outputs
+        steps: OrderedDict[str, nn.Module] = OrderedDict()
+        if expand > 1:
+            steps["widen"] = nn.Conv2d(inputs, wide, 1, bias=False)
+            steps["norm1"] = _norm(wide)
+            steps["act1"] = nn.ReLU6()
+        steps["pad"] = _padding(kernel, stride)
+        steps["depthwise"] = nn.Conv2d(wide, wide, kernel, stride, groups=wide, bias=False)
+        steps["norm2"] = _norm(wide)
+        steps["act2"] = nn.ReLU6()
+        steps["narrow"] = nn.Conv2d(wide, outputs, 1, bias=False)
+        steps["norm3"] = _norm(outputs)
+        self.inner = nn.Sequential(steps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[n, inputs, h, w]`` to ``[n, outputs, h / stride, w / stride]``."""
+        y: Tensor = self.inner(x)
+        return y + x if self.residual else y
+
+
+def _takes(size: int) -> tuple[int, int, int]:
+    return (3, size, size)
+
+
+@builder("efficientnet-lite0", takes=_takes)
+def efficientnet_lite0(*, size: int = 224, classes: int = 1000) -> nn.Module:
+    """The smallest one: 4.65 million weights, 1280 features.
+
+    >>> net = efficientnet_lite0(classes=1000)
+    >>> sum(p.numel() for p in net.parameters())
+    4652008
+    """
+    return _lite("efficientnet-lite0", size, classes, width=1.0, depth=1.0)
+
+
+@builder("efficientnet-lite1", takes=_takes)
+def efficientnet_lite1(*, size: int = 240, classes: int = 1000) -> nn.Module:
+    """A tenth deeper.
+
+    >>> len(efficientnet_lite1(classes=10).stage4)
+    4
+    """
+    return _lite("efficientnet-lite1", size, classes, width=1.0, depth=1.1)
+
+
+@builder("efficientnet-lite2", takes=_takes)
+def efficientnet_lite2(*, size: int = 260, classes: int = 1000) -> nn.Module:
+    """A fifth deeper and a tenth wider.
+
+    >>> efficientnet_lite2(classes=10).last.conv.in_channels
+    352
+    """
+    return _lite("efficientnet-lite2", size, classes, width=1.1, depth=1.2)
+
+
+def _lite(name: str, size: int, classes: int, *, width: float, depth: float) -> nn.Module:
+    positive(name, classes=classes)
+    if size < 32:
+        raise RecipeError(f"builder {name!r}: size must be at least 32, got {size}")
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        stem=nn.Sequential(
+            OrderedDict(
+                pad=_padding(3, 2),
+                conv=nn.Conv2d(3, 32, 3, 2, bias=False),
+                norm=_norm(32),
+                act=nn.ReLU6(),
+            )
+        )
+    )
+    inputs = 32
+    for number, (blocks, kernel, stride, expand, channels) in enumerate(_STAGES, start=1):
+        outputs = _rounded(channels * width)
+        # Stem, head and the outer stages keep their size in every member of the family.
+        repeats = blocks if number in (1, len(_STAGES)) else math.ceil(blocks * depth)
+        layers[f"stage{number}"] = nn.Sequential(
+            *(
+                LiteBlock(
+                    inputs if i == 0 else outputs,
+                    outputs,
+                    kernel=kernel,
+                    stride=stride if i == 0 else 1,
+                    expand=expand,
+                )
+                for i in range(repeats)
+            )
+        )
+        inputs = outputs
+    layers["last"] = nn.Sequential(
+        OrderedDict(conv=nn.Conv2d(inputs, 1280, 1, bias=False), norm=_norm(1280), act=nn.ReLU6())
+    )
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["dropout"] = nn.Dropout(0.2)
+    layers["head"] = nn.Linear(1280, classes)
+    return nn.Sequential(layers)
+
+
+def _norm(channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+def _padding(kernel: int, stride: int) -> nn.Module:
+    """Zeros so that the map shrinks by exactly ``stride``; the odd one goes right and below."""
+    total = kernel - stride
+    before, after = total // 2, total - total // 2
+    return nn.ZeroPad2d((before, after, before, after))
+
+
+def _rounded(channels: float) -> int:
+    """A multiple of 8 that is not more than a tenth below ``channels``."""
+    near = max(8, int(channels + 4) // 8 * 8)
+    return near + 8 if near < 0.9 * channels else near

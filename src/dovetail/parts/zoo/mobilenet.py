@@ -1,0 +1,124 @@
+"""A MobileNetV2-like network: depthwise convolutions between narrow layers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from dovetail.core.errors import RecipeError
+from dovetail.parts.builders import builder
+from dovetail.parts.zoo.layers import Norm, image_size, norm_layer, positive
+
+__all__ = ["InvertedResidual", "mobilenetv2"]
+
+_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),
+    (6, 32, 2, 2),
+    (6, 64, 2, 2),
+    (6, 96, 1, 1),
+    (6, 160, 1, 2),
+)
+"""Expansion, channels, blocks, stride of each stage."""
+
+
+class InvertedResidual(nn.Module):
+    """Widen by a 1×1, look around by a depthwise 3×3, narrow by a 1×1 without activation.
+
+    The shortcut is there where the shape stays.
+
+    >>> import torch
+    >>> InvertedResidual(8, 8, expand=6, stride=1, norm="batch")(torch.zeros(1, 8, 4, 4)).shape
+    torch.Size([1, 8, 4, 4])
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, expand: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        free, wide = norm == "none", inputs * expand
+        self.residual = stride == 1 and inputs == outputs
+        steps: OrderedDict[str, nn.Module] = OrderedDict()
+        if expand > 1:
+            steps["widen"] = nn.Conv2d(inputs, wide, 1, bias=free)
+            steps["norm1"] = norm_layer(norm, wide, maps=True)
+            steps["act1"] = nn.ReLU6()
+        steps["depthwise"] = nn.Conv2d(
+            wide, wide, 3, stride=stride, padding=1, groups=wide, bias=free
+        )
+        steps["norm2"] = norm_layer(norm, wide, maps=True)
+        steps["act2"] = nn.ReLU6()
+        steps["narrow"] = nn.Conv2d(wide, outputs, 1, bias=free)
+        steps["norm3"] = norm_layer(norm, outputs, maps=True)
+        self.inner = nn.Sequential(steps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[n, inputs, h, w]`` to ``[n, outputs, h / stride, w / stride]``."""
+        y: Tensor = self.inner(x)
+        return x + y if self.residual else y
+
+
+@builder("mobilenetv2", takes=lambda channels, size: (channels, size, size))
+def mobilenetv2(
+    *,
+    channels: int = 3,
+    size: int = 32,
+    classes: int = 10,
+    width: float = 1.0,
+    norm: Norm = "batch",
+) -> nn.Module:
+    """Six stages of inverted residuals; ``width`` scales every channel count.
+
+    A stage halves the map only while it is at least 4 wide; from 64 pixels on the stem does too.
+
+    >>> [name for name, _ in mobilenetv2(width=0.25).named_children()][-4:]
+    ['last', 'pool', 'flatten', 'head']
+    """
+    positive("mobilenetv2", channels=channels, classes=classes)
+    if not 0.05 <= width <= 16:
+        raise RecipeError(f"builder 'mobilenetv2': width must be from 0.05 to 16, got {width}")
+    side = image_size("mobilenetv2", size)
+    inputs, stride = _scaled(32, width), 2 if side >= 64 else 1
+    side //= stride
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        stem=_conv(channels, inputs, kernel=3, stride=stride, norm=norm)
+    )
+    for number, (expand, base, blocks, wanted) in enumerate(_STAGES, start=1):
+        outputs = _scaled(base, width)
+        stride = wanted if side >= 4 else 1
+        side //= stride
+        layers[f"stage{number}"] = nn.Sequential(
+            *(
+                InvertedResidual(
+                    inputs if i == 0 else outputs,
+                    outputs,
+                    expand=expand,
+                    stride=stride if i == 0 else 1,
+                    norm=norm,
+                )
+                for i in range(blocks)
+            )
+        )
+        inputs = outputs
+    last = _scaled(320, max(width, 1.0))
+    layers["last"] = _conv(inputs, last, kernel=1, stride=1, norm=norm)
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(last, classes)
+    return nn.Sequential(layers)
+
+
+def _conv(inputs: int, outputs: int, *, kernel: int, stride: int, norm: Norm) -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(
+                inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=norm == "none"
+            ),
+            norm=norm_layer(norm, outputs, maps=True),
+            act=nn.ReLU6(),
+        )
+    )
+
+
+def _scaled(channels: int, width: float) -> int:
+    """A multiple of 4, as close to ``channels * width`` as can be, at least 4."""
+    return max(4, round(channels * width / 4) * 4)
