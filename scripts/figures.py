@@ -11,8 +11,9 @@ from dovetail.core.views import Table, Text
 ROOT = Path(__file__).parents[1]
 HEAD = """# Figures
 
-Every figure in this documentation comes from a script that compares in one run and leaves a record; this page is made of these
-records by `python scripts/figures.py`. Absolute times depend on the machine and its load, so look at ratios.
+Every figure in this documentation comes from a script that compares in one run and leaves a record;
+this page is made of these records by `python scripts/figures.py`. Absolute times depend on the
+machine and its load, so look at ratios.
 """
 
 

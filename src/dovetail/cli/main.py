@@ -16,11 +16,12 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "demo": "a tour on small digits: train, cut, shelve, join, measure",
+    "data": "list and get the data sets that are known by name",
     "train": "train a network on a task and put it on the shelf",
     "cut": "cut a network into two parts that fit",
     "join": "join parts end to end, or say why not",
     "predict": "name the classes of new inputs",
-    "shelf": "list, show, add, remove and verify parts",
+    "shelf": "list, show, add, remove, verify and share parts",
     "report": "make a page of records and of the shelf",
 }
 

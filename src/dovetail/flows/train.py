@@ -39,6 +39,7 @@ def train(
     shelf: str | Path = "shelf",
     how: str = "end-to-end",
     data: str | Path | None = None,
+    task_options: dict[str, Any] | None = None,
     seed: int = 0,
     resume: bool = True,
     augment: str | None = None,
@@ -52,7 +53,7 @@ def train(
     """
     if how not in HOW:
         raise SettingsError(f"unknown way to train {how!r}{nearest(how, HOW)}")
-    task = load_task(source, data=data)
+    task = load_task(source, data=data, **(task_options or {}))
     if task.size("test") == 0:
         raise TaskError(f"{task.name!r} has no test examples to measure on")
     part = find_part(start, shelf) if start else net_for(task, net, args, seed=seed)
@@ -94,7 +95,8 @@ def train(
         f"{entry.ref} is on the shelf '{store.folder}': "
         f"test {headline[0]} {headline[1]:.4f} on {test.n} examples"
     )
-    words = [Text("Resumed an unfinished run.", style="note")] if resumed else []
+    words = [Text(f"{task.name}: {note}.", style="note") for note in task.notes]
+    words += [Text("Resumed an unfinished run.", style="note")] if resumed else []
     return Outcome(
         view=(*words, *fit.record.view(), Text(said, style="heading")),
         data={

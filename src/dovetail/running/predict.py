@@ -77,7 +77,7 @@ def _with_all_axes(x: Tensor, contract: Contract) -> Tensor:
     if taken is None:
         return x
     grey = len(taken) == 3 and taken[0] == 1
-    if grey and x.ndim == 2:
+    if grey and x.shape == taken[1:]:
         return x[None, None]
     if grey and x.ndim == 3 and x.shape[0] != 1:
         return x[:, None]

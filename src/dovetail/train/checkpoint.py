@@ -63,7 +63,7 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is no checkpoint ({error}); delete it to start anew") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+    if not _ours(facts):
         raise FormatError(f"{path} is no checkpoint of this dovetail; delete it to start anew")
     theirs, ours = facts["identity"], to_plain(identity)
     changed = sorted(key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key))
@@ -74,6 +74,14 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
             "another checkpoint file, or resume=False"
         )
     return Checkpoint(theirs, facts["facts"], tensors)
+
+
+def _ours(facts: Any) -> bool:
+    return (
+        isinstance(facts, dict)
+        and facts.get("format") == FORMAT
+        and all(isinstance(facts.get(key), dict) for key in ("identity", "facts"))
+    )
 
 
 def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:

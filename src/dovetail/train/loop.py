@@ -8,6 +8,7 @@ carries the generators' state: a run that was killed and resumed ends with the s
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,7 +117,7 @@ class _Run:
         self.rows: list[Row] = []
         self.best: dict[str, Tensor] = {}
         self.epoch, self.batch = 0, 0
-        self.loss = self._no_loss()
+        self.losses: list[Tensor] = []
         self.stopped = False
         self.file = None if options.checkpoint is None else Path(options.checkpoint)
         self.saved_at = time.monotonic()
@@ -137,13 +138,13 @@ class _Run:
         began = time.perf_counter()
         if not resumed:
             torch.manual_seed(derived_seed(self.seed, "epoch", self.epoch))
-            self.loss = self._no_loss()
+            self.losses = []
         self.module.train()
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
         for batch in self.batches.epoch(self.epoch, self.batch):
             self.schedule.before_step(first_step + self.batch)
-            self.loss += self._step(batch)
+            self.losses.append(self._step(batch))  # read once an epoch: no step waits for it
             self.batch += 1
             tick(words)
             self._save_now_and_then()
@@ -161,14 +162,10 @@ class _Run:
             raise TrainingError(f"a training step failed: {first_line(error)}") from error
         return loss.detach()
 
-    def _no_loss(self) -> Tensor:
-        # Summed where it is computed, so that no step waits for a transfer; MPS has no float64.
-        exact = torch.float32 if self.device.type == "mps" else torch.float64
-        return torch.zeros((), dtype=exact, device=self.device)
-
     def _close_epoch(self, seconds: float) -> None:
-        mean = float(self.loss) / len(self.batches)
-        if mean != mean or mean in (float("inf"), float("-inf")):
+        losses = torch.stack(self.losses).tolist()
+        mean = sum(losses) / len(losses)
+        if not math.isfinite(mean):
             raise TrainingError(
                 f"the loss became {mean} in epoch {self.epoch + 1}; lower the learning rate "
                 f"(lr={self.options.lr}), or look for extreme inputs"
@@ -212,9 +209,10 @@ class _Run:
             "optimiser": plain,
             "schedule": self.schedule.state(),
         }
+        losses = {"losses": torch.stack(self.losses)} if self.batch else {}
         best = {f"best/{name}": tensor for name, tensor in self.best.items()}
         tensors = tensors | module_tensors("module", self.module) | random_state(self.device)
-        Checkpoint(self.identity, facts, tensors | best | {"loss": self.loss}).save(self.file)
+        Checkpoint(self.identity, facts, tensors | best | losses).save(self.file)
         self.saved_at = time.monotonic()
 
     def _restore(self) -> bool:
@@ -234,10 +232,13 @@ class _Run:
 
     def _go_back_to(self, kept: Checkpoint) -> None:
         self.epoch, self.batch = kept.facts["epoch"], kept.facts["batch"]
+        if not (0 <= self.epoch <= self.options.epochs and 0 <= self.batch <= len(self.batches)):
+            raise ValueError(f"epoch {self.epoch}, batch {self.batch}")
         self.rows, self.stopped = list(kept.facts["rows"]), kept.facts["stopped"]
         self.module.load_state_dict(kept.named("module"))
         self.best = {name: t.to(self.device) for name, t in kept.named("best").items()}
         restore_optimiser(self.optimiser, kept.facts["optimiser"], kept)
         self.schedule.restore(kept.facts["schedule"])
-        self.loss = kept.tensors["loss"].to(self.device)
+        if self.batch:
+            self.losses = list(kept.tensors["losses"].to(self.device))
         restore_random_state(kept, self.device)

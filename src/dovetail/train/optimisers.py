@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -116,7 +117,9 @@ class Schedule:
         if isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step(loss)
         elif self._scheduler is not None:
-            self._scheduler.step()
+            with warnings.catch_warnings():  # the steps may have been taken before a resume
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler", UserWarning)
+                self._scheduler.step()
 
     def state(self) -> dict[str, Any]:
         """What a torch scheduler must remember; empty otherwise."""

@@ -1,0 +1,7 @@
+"""``python -m dovetail`` is the ``dovetail`` command."""
+
+import sys
+
+from dovetail.cli.main import main
+
+sys.exit(main())
