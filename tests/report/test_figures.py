@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from dovetail.core.views import Figure, Series
 from dovetail.report import draw_figure, standalone
-from dovetail.report.axes import WIDTH, lay_out
-from dovetail.report.marks import Point, placed, thinned
+from dovetail.report.axes import NARROW, WIDTH, lay_out
+from dovetail.report.marks import Point, placed, sifted, thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
 KINDS = ["line", "scatter", "bar"]
@@ -218,3 +219,31 @@ def test_placed_keeps_the_count_of_the_data():
 def test_a_drawing_of_its_own_carries_its_style():
     root = parse(standalone(draw_figure(Figure("line", "t", (Series("s", (0, 1), (1.0, 2.0)),)))))
     assert "prefers-color-scheme: dark" in root.find(SVG + "style").text
+
+
+def test_a_dense_cloud_keeps_its_outline_in_few_bytes():
+    draw = random.Random(0)
+    xs = tuple(draw.gauss(0, 1) for _ in range(20_000))
+    ys = tuple(draw.gauss(0, 1) for _ in range(20_000))
+    drawing = draw_figure(Figure("scatter", "t", (Series("s", xs, ys),)))
+    root = parse(drawing)
+    (path,) = of_class(root, "dust")
+    kept = points_of(root)[0]
+    assert path.get("d").count("M") == len(kept) < 15_000
+    assert len(drawing) < 1_000_000
+    cloud = Series("s", xs, ys)
+    every = placed(cloud, lay_out(Figure("scatter", "", (cloud,)), top=32.0))
+    for edge in (min, max):
+        assert edge(p.x for p in every) == pytest.approx(edge(x for x, *_ in kept), abs=2)
+    cells = {(int(p.x / 2), int(p.y / 2)) for p in every}
+    assert len(cells) == len(sifted(every))
+
+
+def test_a_narrow_figure_shows_the_same_data():
+    one = Series("s", (0, 1, 2), (5.0, 1.0, 3.0))
+    wide, narrow = (
+        parse(draw_figure(Figure("line", "t", (one,)), width=width)) for width in (WIDTH, NARROW)
+    )
+    assert float(narrow.get("width")) == NARROW
+    assert [p[2:] for p in points_of(narrow)[0]] == [p[2:] for p in points_of(wide)[0]]
+    assert max(p[0] for p in points_of(narrow)[0]) <= NARROW

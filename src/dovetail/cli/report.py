@@ -1,4 +1,8 @@
-"""Make one self-contained page of records: it opens offline, prints, and needs no server."""
+"""Make a report of records: one self-contained page, or Markdown; and files of their figures.
+
+The page (.html) opens offline, prints, and needs no server.  Markdown (.md) has its figures as SVG
+in a folder beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,41 @@ from dovetail.cli import common
 
 __all__ = ["EXAMPLE", "add", "run"]
 
-EXAMPLE = "dovetail report records/ --shelf shelf -o report.html"
+EXAMPLE = """dovetail report records/ --shelf shelf -o report.html
+  dovetail report records/ -o report.md
+  dovetail report records/ --figures figures --format png"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("records", nargs="*", help="record files, or folders of them")
-    parser.add_argument("-o", "--output", type=Path, default=Path("report.html"))
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help=".html or .md (default: report.html, unless only --figures is asked for)",
+    )
     parser.add_argument("--title", default="dovetail report")
     parser.add_argument("--shelf", type=Path, help="also list this shelf")
+    parser.add_argument(
+        "--figures", type=Path, metavar="FOLDER", help="write each figure to a file here"
+    )
+    parser.add_argument(
+        "--format", choices=("svg", "png"), default="svg", help="of the figures (default: svg)"
+    )
     common.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page."""
+    """Write the report."""
     from dovetail.flows.report import report
 
-    outcome = report(args.records, output=args.output, title=args.title, shelf=args.shelf)
+    outcome = report(
+        args.records,
+        output=args.output,
+        title=args.title,
+        shelf=args.shelf,
+        figures=args.figures,
+        format=args.format,
+    )
     return common.show(outcome, args)

@@ -11,12 +11,15 @@ from dovetail.report.lettering import show_number, show_ticks, text_width
 from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
 
-__all__ = ["WIDTH", "Frame", "lay_out", "place_name"]
+__all__ = ["NARROW", "WIDTH", "Frame", "lay_out", "place_name"]
 
 WIDTH = 800.0
 """Of every figure: the width of the page's column."""
 
-_HEIGHT = 300.0  # of the plot itself
+NARROW = 360.0
+"""Of a figure for a phone, where the wide one would shrink to letters too small to read."""
+
+_HEIGHTS = {WIDTH: 300.0, NARROW: 240.0}  # of the plot itself
 _RIGHT = 18.0
 _LINE = 18.0  # from one line of small text to the next
 _SLANT = math.radians(35)
@@ -47,6 +50,7 @@ class Frame:
     y_ticks: tuple[tuple[float, str], ...]
     slanted: bool = False
     depth: float = 20.0
+    width: float = WIDTH
 
     @property
     def band(self) -> float:
@@ -74,7 +78,7 @@ class Frame:
                 label(words, middle, below, width=room, class_="name", text_anchor="middle")
             )
         if words := figure.y_label:
-            parts.append(label(words, 0, self.top - 14, width=WIDTH, class_="name"))
+            parts.append(label(words, 0, self.top - 14, width=self.width, class_="name"))
         return tag("g", *parts, class_="frame")
 
     def _y_tick(self, at: float, words: str) -> str:
@@ -99,7 +103,7 @@ class Frame:
         return tag("g", text, class_="tick-x", data_at=f"{at:.2f}")
 
 
-def lay_out(figure: Figure, *, top: float) -> Frame:
+def lay_out(figure: Figure, *, top: float, width: float = WIDTH) -> Frame:
     """Choose scales and ticks, and give the labels the room they need.
 
     >>> from dovetail.core.views import Series
@@ -108,14 +112,14 @@ def lay_out(figure: Figure, *, top: float) -> Frame:
     ('x', 'y')
     """
     top += 26.0 if figure.y_label else 6.0
-    bottom = top + _HEIGHT
+    bottom = top + _HEIGHTS.get(width, 300.0)
     y, y_ticks = _upward(figure, top, bottom)
     left = min(max((text_width(words) for _, words in y_ticks), default=0.0), _LONGEST) + 12.0
-    right = WIDTH - _RIGHT
+    right = width - _RIGHT
     places = _places(figure)
     if not places:
         x, ticks = _sideways(figure, left, right)
-        return Frame(left, top, right, bottom, x, y, (), ticks, y_ticks)
+        return Frame(left, top, right, bottom, x, y, (), ticks, y_ticks, width=width)
     band = (right - left) / len(places)
     slanted = any(text_width(place) > band - 6 for place in places)
     depth = 20.0
@@ -130,7 +134,7 @@ def lay_out(figure: Figure, *, top: float) -> Frame:
         (left + (i + 0.5) * band, place) for i, place in enumerate(places) if i % each == 0
     )
     unused = Scale(0.0, 1.0, left, right)
-    return Frame(left, top, right, bottom, unused, y, places, ticks, y_ticks, slanted, depth)
+    return Frame(left, top, right, bottom, unused, y, places, ticks, y_ticks, slanted, depth, width)
 
 
 def _upward(

@@ -6,17 +6,18 @@ import math
 from collections.abc import Sequence
 
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text
+from dovetail.report.axes import NARROW, WIDTH
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
 from dovetail.report.lettering import escape, show_number
 
-__all__ = ["draw_block", "draw_table", "is_number", "show_cell"]
+__all__ = ["draw_block", "draw_table", "figure_data", "is_number", "is_numeric", "show_cell"]
 
 _MOST_DATA = 400
 """A figure of at most this many points carries them as a folded table too."""
 
 _SHORT = 24  # characters; a shorter word, name or interval stays on one line
-_LONG = 30  # rows; a longer table may break across printed pages
+_LONG = 12  # rows; a longer table may break across printed pages
 
 
 def draw_block(block: Block) -> str:
@@ -29,9 +30,19 @@ def draw_block(block: Block) -> str:
         return _text(block)
     if isinstance(block, Table):
         return draw_table(block)
-    drawing = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
-    data = _data(block) if isinstance(block, Figure) else ""
-    return f'<figure><div class="scroll">{drawing}</div>{data}</figure>'
+    caption = _caption(block.title)
+    if isinstance(block, Heatmap):
+        drawing = draw_heatmap(block, titled=False)
+        return f"<figure>{caption}{_scroll(drawing, block.title)}</figure>"
+    # Two drawings, of which the style sheet shows one: letters do not shrink with the screen.
+    drawing = "".join(
+        f'<div class="{room}">{draw_figure(block, width=width, titled=False)}</div>'
+        for room, width in (("wide", WIDTH), ("narrow", NARROW))
+    )
+    table = figure_data(block)
+    data = f"<summary>Data</summary>{draw_table(table)}" if table else ""
+    folded = f'<details class="data">{data}</details>' if data else ""
+    return f"<figure>{caption}{drawing}{folded}</figure>"
 
 
 def draw_table(table: Table) -> str:
@@ -42,9 +53,9 @@ def draw_table(table: Table) -> str:
     True
     """
     formats = table.formats or ("",) * len(table.columns)
-    numeric = [_is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
+    numeric = [is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
     heads = "".join(
-        f'<th scope="col"{_number(right)}>{escape(name)}</th>'
+        f'<th scope="col"{_right(right)}>{escape(name)}</th>'
         for name, right in zip(table.columns, numeric, strict=True)
     )
     rows = "".join(
@@ -53,14 +64,14 @@ def draw_table(table: Table) -> str:
     )
     sortable = ' class="sortable"' if rows else ""
     rows = rows or f'<tr><td class="none" colspan="{len(table.columns)}">no rows</td></tr>'
-    caption = f"<figcaption>{escape(table.caption)}</figcaption>" if table.caption else ""
-    name = escape(table.caption or "table")
     kind = "table long" if len(table.rows) > _LONG else "table"
     return (
-        f'<figure class="{kind}">{caption}'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">'
-        f"<table{sortable}><thead><tr>{heads}</tr></thead>\n<tbody>{rows}</tbody></table>"
-        "</div></figure>"
+        f'<figure class="{kind}" style="--columns:{len(table.columns)}">{_caption(table.caption)}'
+        + _scroll(
+            f"<table{sortable}><thead><tr>{heads}</tr></thead>\n<tbody>{rows}</tbody></table>",
+            table.caption or "table",
+        )
+        + "</figure>"
     )
 
 
@@ -93,8 +104,18 @@ def _text(block: Text) -> str:
     if block.style == "warning":
         return f'<p class="warning" role="note"><b>Warning.</b> {words}</p>'
     if block.style == "code":
-        return f'<div class="scroll"><pre>{words}</pre></div>'
+        return _scroll(f"<pre>{words}</pre>", "code")
     return f'<p class="note">{words}</p>' if block.style == "note" else f"<p>{words}</p>"
+
+
+def _caption(words: str) -> str:
+    return f"<figcaption>{escape(words)}</figcaption>" if words else ""
+
+
+def _scroll(content: str, name: str) -> str:
+    """A box that scrolls sideways, by keys too."""
+    words = escape(name or "figure")
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{words}">{content}</div>'
 
 
 def _cell(cell: Cell, spec: str, right: bool) -> str:
@@ -115,16 +136,27 @@ def _raw(cell: str | int | float) -> str:
     return repr(cell) if math.isfinite(cell) else ("Infinity" if cell > 0 else "-Infinity")
 
 
-def _number(right: bool) -> str:
+def _right(right: bool) -> str:
     return ' class="number"' if right else ""
 
 
-def _is_numeric(cells: Sequence[Cell]) -> bool:
+def is_numeric(cells: Sequence[Cell]) -> bool:
+    """Whether a column holds numbers, and gaps at most.
+
+    >>> is_numeric([1.5, None]), is_numeric(["a", 1]), is_numeric([None])
+    (True, False, False)
+    """
     known = [cell for cell in cells if cell is not None]
     return bool(known) and all(is_number(cell) for cell in known)
 
 
-def _data(figure: Figure) -> str:
+def figure_data(figure: Figure) -> Table | None:
+    """The points of a figure as a table; ``None`` where there are none, or too many to read.
+
+    >>> from dovetail.core.views import Series
+    >>> figure_data(Figure("line", "", (Series("a", (1,), (2.0,)),))).rows
+    (('a', 1, 2.0),)
+    """
     rows: list[tuple[Cell, ...]] = []
     bounded = any(series.low or series.high for series in figure.series)
     for series in figure.series:
@@ -132,12 +164,12 @@ def _data(figure: Figure) -> str:
             bounds = [side[i] if i < len(side) else None for side in (series.low, series.high)]
             rows.append((series.name, x, y, *(bounds if bounded else ())))
     if not rows or len(rows) > _MOST_DATA:
-        return ""
+        return None
     columns = ("series", figure.x_label or "x", figure.y_label or "y")
-    spec = figure.y_format or ".6g"
-    table = Table(
+    # An axis rounds to whole percents; the reader of a table wants to know which of two is more.
+    spec = ".2%" if figure.y_format.endswith("%") else figure.y_format or ".6g"
+    return Table(
         (*columns, "low", "high") if bounded else columns,
         tuple(rows),
         ("", ".6g", spec, spec, spec) if bounded else ("", ".6g", spec),
     )
-    return f'<details class="data"><summary>Data</summary>{draw_table(table)}</details>'

@@ -1,4 +1,4 @@
-"""Colour ramps of heat maps, for light and dark pages, with ink that can be read on them.
+"""The colours of pages and drawings, light and dark, and the ramps of heat maps.
 
 A ramp has ``STEPS`` classes rather than a continuous scale, so that the page's style sheet can
 hold one set of colours for light and one for dark, and the drawing only names a step.
@@ -6,7 +6,30 @@ hold one set of colours for light and one for dark, and the drawing only names a
 
 from __future__ import annotations
 
-__all__ = ["STEPS", "contrast", "heat_css", "inks", "ramp"]
+__all__ = [
+    "PALETTES",
+    "STEPS",
+    "by_theme",
+    "contrast",
+    "heat_rules",
+    "inks",
+    "palette_rules",
+    "ramp",
+]
+
+PALETTES = {
+    "light": {
+        "paper": "#ffffff", "ink": "#1b1f24", "quiet": "#5c6670", "faint": "#e4e8ec",
+        "accent": "#0b62a8", "c0": "#0b62a8", "c1": "#c85000", "c2": "#00805c", "c3": "#b0518a",
+        "c4": "#b98100", "c5": "#3793cf", "c6": "#5c6670", "c7": "#7b4ab8",
+    },
+    "dark": {
+        "paper": "#14181c", "ink": "#e4e8ec", "quiet": "#98a3ae", "faint": "#2b3238",
+        "accent": "#6cb8f2", "c0": "#6cb8f2", "c1": "#ff8f52", "c2": "#3ecf9f", "c3": "#e795c6",
+        "c4": "#e8bb4a", "c5": "#a4d8ff", "c6": "#a3adb7", "c7": "#bb9cf2",
+    },
+}  # fmt: skip
+"""Paper, inks and the series' colours ``c0`` … ``c7`` of each theme."""
 
 STEPS = 21
 """Odd, so that the two-sided ramp has a middle step for zero."""
@@ -62,17 +85,34 @@ def contrast(one: str, other: str) -> float:
     return round((light + 0.05) / (dark + 0.05), 2)
 
 
-def heat_css() -> str:
-    """The style rules of all ramps: fill by ``.cell .one-0`` …, ink by the text beside it.
+def palette_rules(theme: str) -> str:
+    """A theme's palette as variables for a style sheet, and the colour each series' class names.
 
-    >>> ".one-20" in heat_css() and "prefers-color-scheme: dark" in heat_css()
+    >>> palette_rules("dark").split(";")[0]
+    ':root{--paper:#14181c'
+    """
+    named = "".join(f"--{name}:{colour};" for name, colour in PALETTES[theme].items())
+    series = "".join(f".{c}{{--c:var(--{c})}}" for c in PALETTES[theme] if c[1:].isdigit())
+    return f":root{{{named}}}\n{series}\n"
+
+
+def heat_rules(theme: str) -> str:
+    """The style rules of a theme's ramps: fill by ``.one-0`` …, ink by the text beside it.
+
+    >>> ".one-20{" in heat_rules("light")
     True
     """
-    light, dark = (
-        "".join(_rule(theme, sides, step) for sides in ("one", "two") for step in range(STEPS))
-        for theme in ("light", "dark")
-    )
-    # Paper is white whatever the screen is, so the dark ramp is for screens only.
+    return "".join(_rule(theme, sides, step) for sides in ("one", "two") for step in range(STEPS))
+
+
+def by_theme(light: str, dark: str) -> str:
+    """Rules for light surroundings, and others for dark ones.
+
+    Paper is white whatever the screen is, so the dark ones are for screens only.
+
+    >>> by_theme("a{}", "b{}").split()
+    ['a{}@media', 'screen', 'and', '(prefers-color-scheme:', 'dark)', '{', 'b{}}']
+    """
     return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
 
 

@@ -7,17 +7,18 @@ import math
 from dovetail.core.views import Figure
 from dovetail.report.axes import WIDTH, Frame, lay_out
 from dovetail.report.legend import draw_legend
+from dovetail.report.lettering import wrap
 from dovetail.report.marks import draw_series
-from dovetail.report.svg import label, picture, tag
+from dovetail.report.svg import label, picture, tag, title
 
 __all__ = ["draw_figure"]
 
 
-def draw_figure(figure: Figure) -> str:
+def draw_figure(figure: Figure, *, width: float = WIDTH, titled: bool = True) -> str:
     """A line, scatter or bar figure as an SVG element.
 
     Colours come from the page's style sheet; :func:`dovetail.report.standalone` adds it for a file
-    of its own.
+    of its own.  A page that sets the title itself asks for a drawing without.
 
     >>> from dovetail.core.views import Series
     >>> figure = Figure("line", "Loss", (Series("train", (1, 2), (0.5, 0.25)),), "epoch", "loss")
@@ -25,13 +26,9 @@ def draw_figure(figure: Figure) -> str:
     >>> drawing.startswith("<svg "), ">epoch</text>" in drawing
     (True, True)
     """
-    top = 0.0
-    parts = []
-    if figure.title:
-        parts.append(label(figure.title, 0, 18, width=WIDTH, size=16.5, class_="title"))
-        top = 32.0
-    names, tall = draw_legend(figure, top=top, width=WIDTH)
-    frame = lay_out(figure, top=top + tall)
+    parts, top = title(figure.title if titled else "", width)
+    names, tall = draw_legend(figure, top=top, width=width)
+    frame = lay_out(figure, top=top + tall, width=width)
     drawn = [draw_series(figure, frame, index) for index in range(len(figure.series))]
     parts.append(names)
     if any('data-points="[]"' not in group for group in drawn):
@@ -44,11 +41,13 @@ def draw_figure(figure: Figure) -> str:
     if lost := _cannot_show(figure, frame):
         why = "not finite" + (", or not positive on a logarithmic axis" if figure.log_y else "")
         values = "value is" if lost == 1 else "values are"
-        parts.append(label(f"{lost} {values} not shown: {why}.", 0, foot + 12, class_="name"))
-        foot += 20.0
+        for line in wrap(f"{lost} {values} not shown: {why}.", width):
+            parts.append(label(line, 0, foot + 12, class_="name"))
+            foot += 16.0
+        foot += 4.0
     return picture(
         *parts,
-        width=WIDTH,
+        width=width,
         height=foot,
         name=figure.title,
         class_=f"chart {figure.kind}",

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from dovetail.core.views import Heatmap
 from dovetail.report.colours import STEPS
 from dovetail.report.lettering import clip, escape, show_number, text_width
-from dovetail.report.svg import label, picture, tag
+from dovetail.report.svg import label, picture, tag, title
 
 __all__ = ["Colouring", "colouring", "draw_heatmap"]
 
 _WIDEST = 800.0
 _SIZE = 12.0
 _NAME = 170.0  # the longest name of a row, in pixels
+_ROOMY = 72.0  # a cell's width where there are few
+_LEAST = 0.75
+_TITLE = 16.5
 _SLANT = math.radians(45)
 
 
@@ -55,7 +58,7 @@ def colouring(heatmap: Heatmap) -> Colouring:
     return Colouring(low, high, "one")
 
 
-def draw_heatmap(heatmap: Heatmap) -> str:
+def draw_heatmap(heatmap: Heatmap, *, titled: bool = True) -> str:
     """A heat map as an SVG element; an empty cell is hatched with a dash.
 
     >>> heatmap = Heatmap("Accuracy", ("a",), ("b", "c"), ((0.9, None),), format=".0%")
@@ -72,25 +75,27 @@ def draw_heatmap(heatmap: Heatmap) -> str:
     )
     left = max(left, text_width(heatmap.row_label) + 12.0) if heatmap.row_label else left
     needed = max((text_width(words, _SIZE) for words in shown), default=0.0) + 14.0
-    wide = min(max(needed, 44.0), (_WIDEST - left) / count)
+    # A few cells take some room, many share what there is.
+    wide = min(max(needed, min(_ROOMY, _WIDEST * 0.6 / count), 44.0), (_WIDEST - left) / count)
     printed = wide >= needed
-    tall = 30.0 if printed else max(min(wide, 24.0), 5.0)
+    tall = min(max(30.0, wide / 2), 36.0) if printed else max(min(wide, 24.0), 5.0)
     wide = wide if printed else max(wide, 3.0)
     slanted = any(text_width(name) > wide - 6 for name in heatmap.columns)
     head = [min(text_width(name), _NAME) for name in heatmap.columns] or [0.0]
     overhang = head[-1] * math.cos(_SLANT) - wide / 2 + 8 if slanted else 0.0
-    top = 32.0 if heatmap.title else 4.0
+    width = max(left + wide * count + max(overhang, 2.0), 220.0)
+    said = heatmap.title if titled else ""
+    width = max(width, min(text_width(said, _TITLE), _WIDEST))
+    parts, title_height = title(said, width)
+    top = title_height or 4.0
+    name_at = top + (16 if title_height else 10)
     top += 20.0 if heatmap.column_label else 0.0
     top += max(head) * math.sin(_SLANT) + 14 if slanted else 20.0
 
     box = _Box(left, top, wide, tall, printed, slanted)
-    width = max(left + wide * count + max(overhang, 2.0), 320.0)
     bottom = top + tall * len(heatmap.rows)
-    parts = []
-    if heatmap.title:
-        parts.append(label(heatmap.title, 0, 18, width=width, size=16.5, class_="title"))
     if heatmap.column_label:
-        parts.append(label(heatmap.column_label, left, 48 if heatmap.title else 14, class_="name"))
+        parts.append(label(heatmap.column_label, left, name_at, class_="name"))
     if heatmap.row_label:
         parts.append(label(heatmap.row_label, left - 10, top - 7, class_="name", text_anchor="end"))
     parts += [box.column_name(j, name) for j, name in enumerate(heatmap.columns)]
@@ -106,6 +111,8 @@ def draw_heatmap(heatmap: Heatmap) -> str:
         height=bottom + 54,
         name=heatmap.title,
         class_="chart heat" if printed else "chart heat tiny",
+        # On a narrow page it shrinks as far as its numbers can still be read, then scrolls.
+        style=f"min-width:{width * _LEAST:.0f}px",
     )
 
 
@@ -149,25 +156,20 @@ def _cells(heatmap: Heatmap, box: _Box, colours: Colouring) -> list[str]:
                 f"{colours.sides}-{colours.step(value)}" if value is not None and known else "empty"
             )
             x, y = box.left + j * box.wide, box.top + i * box.tall
-            rect = tag(
-                "rect",
-                x=x,
-                y=y,
-                width=box.wide - gap,
-                height=box.tall - gap,
-                rx=2 if box.printed else None,
-                class_=fill,
-            )
-            text = label(
-                words, x + (box.wide - gap) / 2, y + box.tall / 2 + 4, text_anchor="middle"
-            )
             whole = tag("title", escape(f"{row} · {column}: {words if known else 'empty'}"))
+            wide, tall = box.wide - gap, box.tall - gap
+            if not box.printed:  # there may be very many: as few bytes as will do
+                square = f"M{x:.1f} {y:.1f}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
+                cells.append(tag("path", whole, class_=f"cell {fill}", d=square))
+                continue
+            rect = tag("rect", x=x, y=y, width=wide, height=tall, rx=2, class_=fill)
+            text = label(words, x + wide / 2, y + box.tall / 2 + 4, text_anchor="middle")
             cells.append(
                 tag(
                     "g",
                     whole,
                     rect,
-                    text if box.printed else "",
+                    text,
                     class_="cell",
                     data_row=row,
                     data_column=column,

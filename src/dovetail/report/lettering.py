@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from html import escape as _escape
 from itertools import pairwise
 
-__all__ = ["clip", "escape", "show_number", "show_ticks", "text_width"]
+__all__ = ["clip", "escape", "show_number", "show_ticks", "text_width", "wrap"]
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SPEC = re.compile(r"(.?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
@@ -59,6 +59,29 @@ def clip(text: str, width: float, size: float = 12.0, *, middle: bool = False) -
         return _fitting(text, room, size).rstrip() + "…"
     tail = _fitting(text[::-1], room / 2, size)[::-1]
     return _fitting(text, room - text_width(tail, size), size).rstrip() + "…" + tail.lstrip()
+
+
+def wrap(text: str, width: float, size: float = 12.0) -> list[str]:
+    """The text in lines that fit a width, broken between words and, if it must be, within one.
+
+    >>> wrap("Accuracy of every front", 110), wrap("", 90)
+    (['Accuracy of', 'every front'], [])
+    >>> wrap("unbreakable", 50)
+    ['unbreak', 'able']
+    """
+    lines: list[str] = []
+    for word in text.split():
+        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] += f" {word}"
+            continue
+        rest = word
+        while text_width(rest, size) > width and len(rest) > 1:
+            head = _fitting(rest, width, size) or rest[0]
+            lines.append(head)
+            rest = rest[len(head) :]
+        if rest:
+            lines.append(rest)
+    return lines
 
 
 def show_number(value: float | None, spec: str = "") -> str:

@@ -18,7 +18,7 @@ from dovetail.report.legend import style_of, symbol
 from dovetail.report.lettering import show_number
 from dovetail.report.svg import tag
 
-__all__ = ["Point", "draw_series", "placed", "thinned"]
+__all__ = ["Point", "draw_series", "placed", "sifted", "thinned"]
 
 _DOTTED = 40
 """Lines of at most this many points show each of them, while there are few lines."""
@@ -29,7 +29,7 @@ _FINE = 500
 """Lines of more points than this are drawn thin, so that noise does not become a slab."""
 
 _DENSE = 2000
-"""Lines of more points than this are thinned to what a screen can show."""
+"""Series of more points than this are thinned to what a screen can show."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,9 @@ def draw_series(figure: Figure, frame: Frame, index: int) -> str:
         shown = [point for point in points if point is not None]
         if figure.kind == "bar":
             shown, marks = _bars(figure, frame, index, shown)
+        elif len(shown) > _DENSE:
+            shown = sifted(shown)
+            marks = [_whisker(point) for point in shown] + [_dust(shown)]
         else:
             marks = [_whisker(point) + symbol(point.x, point.y, shape=index) for point in shown]
     known = [
@@ -120,6 +123,20 @@ def thinned(run: Sequence[Point]) -> list[Point]:
         chosen = {place[0]: place[1] for place in (places[0], lowest, highest, places[-1])}
         kept += [chosen[i] for i in sorted(chosen)]
     return kept
+
+
+def sifted(points: Sequence[Point]) -> list[Point]:
+    """A cloud as what a screen can show of it: one point in each square of two pixels.
+
+    >>> len(sifted([Point(i % 10 / 10, 0.0, i, 0.0) for i in range(5000)]))
+    1
+    """
+    return list({(int(point.x / 2), int(point.y / 2)): point for point in points}.values())
+
+
+def _dust(points: Sequence[Point]) -> str:
+    """Dots in one path: a fraction of the bytes of a symbol each."""
+    return tag("path", class_="dust", d="".join(f"M{p.x:.1f} {p.y:.1f}h0" for p in points))
 
 
 def _edge(values: Sequence[float], index: int, frame: Frame) -> float | None:

@@ -25,10 +25,10 @@ function showTip(head, body, x, y) {
 function targetsOf(chart) {
   if (chart.classList.contains("heat")) {
     return [...chart.querySelectorAll(".cell")].map((cell) => {
-      cell.querySelector("title").remove(); // ours replaces the browser's own tooltip
-      const box = cell.querySelector("rect").getBBox();
-      const { row, column, value } = cell.dataset;
-      return { x: box.x + box.width / 2, y: box.y + box.height / 2, box, head: value, body: row + " · " + column };
+      const title = cell.querySelector("title"), box = (cell.querySelector("rect") || cell).getBBox();
+      const said = title.textContent, end = said.lastIndexOf(": ");
+      title.remove(); // ours replaces the browser's own tooltip
+      return { x: box.x + box.width / 2, y: box.y + box.height / 2, box, head: said.slice(end + 2), body: said.slice(0, end) };
     });
   }
   const xName = chart.dataset.x || "x";
@@ -57,8 +57,8 @@ function pointAt(chart) {
   }
   function nearest(event) {
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(chart.getScreenCTM().inverse());
-    if (heat) return visible().find(({ box }) =>
-      at.x >= box.x && at.x <= box.x + box.width && at.y >= box.y && at.y <= box.y + box.height);
+    const inside = ({ x, y, width, height }) => at.x >= x && at.x <= x + width && at.y >= y && at.y <= y + height;
+    if (heat) return visible().find(({ box }) => inside(box));
     let best = null, least = 60;
     for (const target of visible()) {
       const far = Math.hypot(target.x - at.x, (target.y - at.y) * upright);
@@ -80,7 +80,8 @@ function pointAt(chart) {
   }
   const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   set(chart, { tabindex: "0" }).classList.add("live");
-  chart.addEventListener("pointermove", (event) => show(nearest(event)));
+  // A finger leaves as soon as it is lifted; the click that follows shows the value.
+  for (const kind of ["pointermove", "click"]) chart.addEventListener(kind, (event) => show(nearest(event)));
   chart.addEventListener("pointerleave", () => show(null));
   chart.addEventListener("blur", () => show(null));
   chart.addEventListener("keydown", (event) => {
@@ -114,8 +115,7 @@ function compare(a, b) {
 function sortable(table) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells], original = [...body.rows];
   heads.forEach((head, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
+    const button = set(document.createElement("button"), { type: "button" });
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
@@ -132,13 +132,18 @@ function sortable(table) {
   });
 }
 
+// The record as its file holds it; long lists that occur again are kept once, a line each.
+function recordText(section) {
+  const text = section.querySelector("script[type='application/json']:not(.lists)").textContent.trim();
+  const lists = section.querySelector(".lists")?.textContent.trim().split("\n");
+  return lists ? text.replace(/\{"dovetail:list":(\d+)\}/g, (_, place) => lists[place]) : text;
+}
+
 function saveable(button) {
-  const data = button.closest(".record").querySelector("script[type='application/json']");
   button.hidden = false;
   button.addEventListener("click", () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([data.textContent], { type: "application/json" }));
-    link.download = button.dataset.file;
+    const link = document.createElement("a"), text = recordText(button.closest(".record"));
+    set(link, { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: button.dataset.file });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   });

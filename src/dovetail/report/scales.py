@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 __all__ = ["Scale", "log_ticks", "nice_ticks", "span_of"]
 
@@ -108,13 +109,17 @@ class Scale:
         return value is not None and math.isfinite(value) and (value > 0 or not self.log)
 
     def _share(self, value: float) -> float:
-        if self.log:
-            low, high, at = (math.log10(v) for v in (self.low, self.high, value))
-        else:
-            # Scaled by a power of two: the difference of two huge or two tiny numbers stays finite.
-            power = -math.frexp(max(abs(self.low), abs(self.high)))[1]
-            low, high, at = (math.ldexp(v, power) for v in (self.low, self.high, value))
+        power, low, high = self._ends
+        at = math.log10(value) if self.log else math.ldexp(value, power)
         return (at - low) / (high - low) if high > low else 0.5
+
+    @cached_property
+    def _ends(self) -> tuple[int, float, float]:
+        if self.log:
+            return 0, math.log10(self.low), math.log10(self.high)
+        # Scaled by a power of two: the difference of two huge or two tiny numbers stays finite.
+        power = -math.frexp(max(abs(self.low), abs(self.high)))[1]
+        return power, math.ldexp(self.low, power), math.ldexp(self.high, power)
 
 
 def _first_step(span: Fraction, most: int) -> Fraction:

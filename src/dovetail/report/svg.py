@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
+from typing import Literal
 
-from dovetail.report.colours import heat_css
-from dovetail.report.lettering import clip, escape
+from dovetail.report.colours import PALETTES, by_theme, heat_rules, palette_rules
+from dovetail.report.lettering import clip, escape, wrap
 
-__all__ = ["figure_css", "label", "picture", "standalone", "tag"]
+__all__ = ["figure_css", "label", "picture", "standalone", "tag", "title"]
+
+_MARGIN = 12  # around a drawing that is a file of its own
+_TITLE = 16.5  # a title's size as wide as it gets in bold
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> str:
@@ -69,23 +74,72 @@ def picture(
     )
 
 
+def title(text: str, width: float) -> tuple[list[str], float]:
+    """A drawing's title in as many lines as it needs, and the height that takes.
+
+    >>> title("", 100.0), title("Loss", 100.0)[1]
+    (([], 0.0), 32.0)
+    """
+    lines = wrap(text, width, _TITLE)
+    drawn = [label(line, 0, 18 + 20 * i, class_="title") for i, line in enumerate(lines)]
+    return drawn, 12.0 + 20.0 * len(lines) if lines else 0.0
+
+
 def figure_css() -> str:
-    """The style of all drawings, for light and for dark surroundings.
+    """The style of all drawings in a page, for light and for dark surroundings.
 
     >>> ".chart" in figure_css()
     True
     """
-    return (files(__package__) / "figure.css").read_text(encoding="utf-8") + heat_css()
+    palettes = by_theme(palette_rules("light"), palette_rules("dark"))
+    # The ramps come last: their ink must win over that of other text.
+    return palettes + _rules() + by_theme(heat_rules("light"), heat_rules("dark"))
 
 
-def standalone(drawing: str) -> str:
+def standalone(drawing: str, *, theme: Literal["auto", "light", "dark"] = "auto") -> str:
     """A drawing that carries its style, to be kept as an ``.svg`` file of its own.
 
-    >>> "<style>" in standalone(picture(width=1, height=1, name="", class_="chart"))
-    True
+    Its colours follow the reader's setting, or are of one theme.  They are written out: variables
+    in style sheets are understood by browsers, and by few other programs.
+
+    >>> drawing = standalone(picture(width=1, height=1, name="", class_="chart"))
+    >>> "<style>" in drawing, "var(" in drawing
+    (True, False)
     """
+    style = by_theme(_fixed("light"), _fixed("dark")) if theme == "auto" else _fixed(theme)
     head, rest = drawing.split(">", 1) if not drawing.endswith("/>") else (drawing[:-2], "</svg>")
-    return f"{head}><style>{figure_css()}</style>{rest}"
+    return f"{_with_margin(head)}><style>{style}</style>{rest}"
+
+
+def _with_margin(head: str) -> str:
+    """A page has margins of its own; a file needs them."""
+    _, _, width, height = (float(v) for v in re.findall(r'viewBox="([^"]*)"', head)[0].split())
+    wide, tall = (_attribute(size + 2 * _MARGIN) for size in (width, height))
+    box = f'viewBox="-{_MARGIN} -{_MARGIN} {wide} {tall}" width="{wide}" height="{tall}"'
+    return re.sub(r'viewBox="[^"]*" width="[^"]*" height="[^"]*"', box, head, count=1)
+
+
+def _rules() -> str:
+    return (files(__package__) / "figure.css").read_text(encoding="utf-8")
+
+
+def _fixed(theme: str) -> str:
+    """All rules with the colours of one theme in place of variables."""
+    palette = PALETTES[theme]
+    written = []
+    for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", re.sub(r"/\*.*?\*/", "", _rules())):
+        whose = [c for c in palette if c[1:].isdigit()] if "var(--c)" in body else [""]
+        for one in whose:  # a mark's colour is that of the series it lies in
+            colours = palette | ({"c": palette[one]} if one else {})
+            fixed = re.sub(r"var\(--(\w+)\)", lambda m, c=colours: c[m[1]], body)  # type: ignore[misc]
+            names = [_within(name, one) for name in selector.strip().split(",")]
+            written.append(f"{','.join(names)}{{{' '.join(fixed.split())}}}\n")
+    return "".join(written) + heat_rules(theme)
+
+
+def _within(selector: str, series: str) -> str:
+    around, _, mark = selector.strip().rpartition(" ")
+    return f"{around} .{series} {mark}" if series else selector.strip()
 
 
 def _attribute(value: str | float) -> str:

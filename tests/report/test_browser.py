@@ -1,0 +1,227 @@
+"""The page in a real browser: it draws, answers, can be read everywhere, and fetches nothing."""
+
+import json
+import re
+
+import pytest
+from report.chromium import Browser
+from report.gallery import gallery
+
+from dovetail.report import export_figures, write_report
+from dovetail.report.colours import PALETTES, contrast
+
+PAGES = ["gallery", "demo"]
+SHOWN = "[...document.querySelectorAll('svg.chart')].filter((c) => c.getBoundingClientRect().width)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def pages(browser, tmp_path_factory):
+    from dovetail.flows.demo import demo  # torch: only where a browser is there to look
+
+    folder = tmp_path_factory.mktemp("pages")
+    write_report(gallery(), folder / "gallery.html", title="Gallery", subtitle="Every block")
+    records = demo(folder / "demo", epochs=1).records
+    write_report(records, folder / "demo.html", title="Demo")
+    return folder
+
+
+def colour(computed):
+    """``rgb(1, 2, 3)`` as ``#010203``."""
+    return "#" + "".join(f"{int(c):02x}" for c in re.findall(r"\d+", computed)[:3])
+
+
+@pytest.mark.parametrize("width", [1000, 360])
+@pytest.mark.parametrize("page", PAGES)
+def test_every_series_and_cell_is_drawn(browser, pages, page, width):
+    browser.open(pages / f"{page}.html", width=width)
+    boxes = browser.run(
+        f"{SHOWN}.map((c) => [...c.querySelectorAll('.plot .series, .plot .cell')].map((m) =>"
+        " { const b = m.getBBox(); return [b.width, b.height]; }))"
+    )
+    assert len(boxes) == {"gallery": 7, "demo": 10}[page]
+    assert all(boxes)
+    # A straight line is as thin as can be, but no mark is nothing.
+    assert all(max(box) > 1 for chart in boxes for box in chart)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_fetched_and_nothing_goes_wrong(browser, pages, page):
+    file = pages / f"{page}.html"
+    browser.open(file)
+    browser.run("document.querySelectorAll('button.save, th button').forEach((b) => b.click())")
+    browser.move(*browser.centre("svg.chart"))
+    wanted = [url for url in browser.requests if not url.startswith("blob:")]
+    assert wanted == [file.as_uri()]
+    assert browser.errors == []
+
+
+def test_a_page_that_fetches_would_be_noticed(browser, tmp_path):
+    file = tmp_path / "bad.html"
+    file.write_text("<img src='http://127.0.0.1:9/x.png'><script>console.error('no')</script>")
+    browser.open(file)
+    assert "http://127.0.0.1:9/x.png" in browser.requests
+    assert browser.errors
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("#record-3 .wide .line .plot .dot", "1 loss · epoch 0"),
+        ("#record-3 .wide .bar .plot .bar", "4 whole · layer first layer"),
+        ("#record-4 .heat .cell rect", "100% low · low"),
+    ],
+    ids=["line", "bar", "heat map"],
+)
+def test_the_pointer_shows_the_value_under_it(browser, pages, mark, words):
+    browser.open(pages / "gallery.html")
+    x, _ = browser.centre(mark)
+    assert browser.run("document.querySelector('#tip').hidden")
+    top = browser.run(f"document.querySelector({json.dumps(mark)}).getBoundingClientRect().top")
+    browser.move(x, top + 2)
+    told = browser.run("[...document.querySelector('#tip').childNodes].map((n) => n.textContent)")
+    assert " ".join(told) == words
+    box = browser.run("document.querySelector('#tip').getBoundingClientRect().toJSON()")
+    assert box["width"] > 20
+    assert 0 <= box["left"] < box["right"] <= 1000
+    browser.move(2, 2)
+    assert browser.run("document.querySelector('#tip').hidden")
+
+
+def test_the_arrow_keys_show_values_too(browser, pages):
+    browser.open(pages / "gallery.html")
+    browser.run("document.querySelector('#record-3 .wide svg').focus()")
+    told = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Escape"):
+        browser.press(key)
+        told.append(browser.run("tip.hidden ? '' : tip.lastChild.textContent"))
+    assert told == ["loss · epoch 0", "loss · epoch 1", told[2], ""]
+
+
+def test_a_click_on_the_legend_hides_a_series_and_brings_it_back(browser, pages):
+    browser.open(pages / "gallery.html")
+    place = browser.centre("#record-3 .wide .entry[data-series='1']")
+    seen = (
+        "[...document.querySelectorAll('#record-3 .wide svg')][0].querySelectorAll('.plot .series')"
+    )
+    widths = f"[...{seen}].map((s) => s.getBoundingClientRect().width > 0)"
+    assert browser.run(widths) == [True, True]
+    browser.click(*place)
+    assert browser.run(widths) == [True, False]
+    browser.click(*place)
+    assert browser.run(widths) == [True, True]
+
+
+def test_a_click_on_a_column_sorts_by_value_and_back(browser, pages):
+    browser.open(pages / "gallery.html")
+    place = browser.centre("#record-2 th:nth-child(2) button")
+    names = "[...document.querySelector('#record-2 tbody').rows].map((r) => r.cells[0].textContent)"
+    orders = []
+    for _ in range(3):
+        browser.click(*place)
+        orders.append(" ".join(browser.run(names)))
+    assert orders == [
+        "cat ant dog bee elk",  # 2, 3, 9, 10: as numbers; what is missing comes last
+        "bee dog ant cat elk",
+        "ant bee cat dog elk",
+    ]
+
+
+READ = """
+const paper = getComputedStyle(document.documentElement).backgroundColor, out = [];
+const words = 'h1,h2,h3,p,td,th,a,summary,button,figcaption,pre,b,.aside';
+for (const e of document.querySelectorAll(words)) {
+  if (!e.textContent.trim() || !e.getBoundingClientRect().width) continue;
+  out.push([e.tagName, getComputedStyle(e).color, paper]);
+}
+for (const t of document.querySelectorAll('svg.chart text')) {
+  const cell = t.closest('.cell') && t.previousElementSibling;
+  const under = cell && !cell.classList.contains('empty') ? getComputedStyle(cell).fill : paper;
+  out.push([cell ? 'cell' : 'text', getComputedStyle(t).fill, under]);
+}
+out
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("page", PAGES)
+def test_all_words_can_be_read_in_both_themes(browser, pages, page, dark):
+    browser.open(pages / f"{page}.html", dark=dark)
+    pairs = {(kind, colour(ink), colour(under)) for kind, ink, under in browser.run(READ)}
+    assert {"P", "TD", "H1", "text", "cell"} <= {kind for kind, _, _ in pairs}
+    assert [pair for pair in sorted(pairs) if contrast(*pair[1:]) < 4.5] == []  # WCAG AA
+    paper = browser.run("getComputedStyle(document.documentElement).backgroundColor")
+    assert colour(paper) == PALETTES["dark" if dark else "light"]["paper"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_phone_scrolls_boxes_and_never_the_page(browser, pages, page):
+    browser.open(pages / f"{page}.html", width=360, height=740)
+    assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+    # Letters of drawings are as large as a phone needs them, as far as they do not scroll.
+    tall = browser.run(
+        f"{SHOWN}.flatMap((c) => [...c.querySelectorAll('text')].map((t) =>"
+        " c.getScreenCTM().a * parseFloat(getComputedStyle(t).fontSize)))"
+    )
+    assert min(tall) >= 8.9
+    figures = browser.run(f"{SHOWN}.map((c) => [c.matches('.heat'), !!c.closest('.narrow')])")
+    assert figures
+    assert all(heat != narrow for heat, narrow in figures)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paper_cuts_nothing_off(browser, pages, page):
+    browser.open(pages / f"{page}.html")
+    browser.print_media()
+    wide = browser.run(
+        "[...document.querySelectorAll('body *')].filter((e) => !e.closest('svg'))"
+        ".filter((e) => e.getBoundingClientRect().right > 719).map((e) => e.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+    assert browser.run("document.querySelectorAll('table').length") > 2
+
+
+@pytest.mark.parametrize("width", [1000, 360])
+def test_no_name_in_a_drawing_is_cut_by_its_edge(browser, pages, width):
+    browser.open(pages / "gallery.html", width=width)
+    outside = browser.run(
+        f"""{SHOWN}.flatMap((c) => {{
+          const room = c.getBoundingClientRect();
+          return [...c.querySelectorAll('text')].filter((t) => {{
+            const b = t.getBoundingClientRect();
+            return b.left < room.left - 1 || b.right > room.right + 1
+              || b.top < room.top - 1 || b.bottom > room.bottom + 1;
+          }}).map((t) => t.textContent); }})"""
+    )
+    assert outside == []
+
+
+def test_what_is_saved_is_the_record_to_the_last_digit(browser, pages):
+    browser.open(pages / "gallery.html")
+    texts = browser.run("[...document.querySelectorAll('.record')].map(recordText)")
+    assert [json.loads(text) for text in texts] == [record.to_plain() for record in gallery()]
+    assert str(2**63 + 1) in texts[5]
+    assert browser.run("document.querySelectorAll('.lists').length") == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_drawing_of_its_own_has_the_colours_of_the_page(browser, pages, tmp_path, theme):
+    script = """
+      [...document.querySelectorAll('%s text, %s .series > *, %s .cell rect')].map((e) => {
+      const s = getComputedStyle(e), kind = e.getAttribute('class');
+      return [kind, s.fill, s.stroke, s.fontSize, s.fontFamily, s.opacity]; })"""
+    browser.open(pages / "gallery.html", dark=theme == "dark")
+    chart = "#record-4 .heat:not(.tiny)"
+    in_page = browser.run(script % (chart, chart, chart))
+    bars = browser.run(script % (("#record-3 .wide .chart.bar",) * 3))
+    files = export_figures(gallery(), tmp_path)
+    for file, expected in ((files[4], in_page), (files[3], bars)):
+        browser.open(file, dark=theme == "dark")
+        found = browser.run(script % (("svg",) * 3))
+        assert [one for one in found if one[0] != "title"] == expected
+        assert browser.errors == []
