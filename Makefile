@@ -32,7 +32,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 data: $(VENV)/.run
-	scripts/fetch-data
+	$(BIN)/dovetail data get --all
 
 bench: $(VENV)/.run
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done

@@ -15,17 +15,25 @@ from dovetail.parts.part import Part, build
 
 NORMS = ("batch", "layer", "instance", "none")
 BIG = {"mlp": 28, "lenet5": 28, "resnet8": 32, "resnet20": 32}
+DEEP = ("resnet56", "wideresnet16", "vgg13", "mobilenetv2")
+NARROW = {"wideresnet16": {"widen": 1}, "mobilenetv2": {"width": 0.1}, "mlp": {}, "lenet5": {}}
 CASES = [
     (name, norm, size, channels)
     for name, norm, channels in product(BIG, NORMS, (1, 3))
     for size in (8, BIG[name])
+]
+# Four cases a deep network instead of sixteen: every norm, both channel counts, 8 to 96 pixels.
+CASES += [
+    (name, norm, size, channels)
+    for name in DEEP
+    for norm, size, channels in zip(NORMS, (32, 8, 28, 96), (3, 1, 1, 3), strict=True)
 ]
 
 
 def network(name, norm, size, channels, seed=0):
     if name == "mlp":
         return build(name, shape=(channels, size, size), hidden=(9, 7), norm=norm, seed=seed)
-    narrow = {"width": 4} if name.startswith("resnet") else {}
+    narrow = NARROW.get(name, {"width": 4})
     return build(name, channels=channels, size=size, norm=norm, seed=seed, **narrow)
 
 

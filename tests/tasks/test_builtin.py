@@ -1,4 +1,5 @@
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,8 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from dovetail.core.errors import TaskError
-from dovetail.tasks import builtin
 from dovetail.tasks.builtin import load_task
+from dovetail.tasks.catalogue import CATALOGUE
 from dovetail.tasks.task import SPLITS
 
 
@@ -70,8 +71,8 @@ def test_the_folders_are_searched_in_the_documented_order(nowhere, monkeypatch):
 
 def test_fashion_has_its_names_and_its_standard_place(nowhere, monkeypatch):
     standard = write_idx(nowhere / "standard")
-    loader = builtin._idx_named(builtin._FASHION, str(standard))
-    monkeypatch.setitem(builtin._NAMED, "fashion-mnist", loader)
+    there = replace(CATALOGUE["fashion-mnist"], elsewhere=(str(standard),))
+    monkeypatch.setitem(CATALOGUE, "fashion-mnist", there)
     task = load_task("fashion-mnist")
     assert task.name == "fashion-mnist"
     assert task.classes[:2] == ("T-shirt/top", "Trouser")
@@ -80,11 +81,11 @@ def test_fashion_has_its_names_and_its_standard_place(nowhere, monkeypatch):
 
 
 def test_what_is_not_there_says_what_to_do(nowhere):
-    with pytest.raises(TaskError, match="run `make data`") as caught:
+    with pytest.raises(TaskError) as caught:
         load_task("mnist", data=nowhere / "mine")
-    folder = nowhere / "mine" / "mnist"
-    assert f"looked in {folder})" in str(caught.value)
-    assert str(caught.value).endswith(f"-ubyte[.gz] in {folder}")
+    assert f"looked in {nowhere / 'mine' / 'mnist'})" in str(caught.value)
+    command = f"dovetail data get mnist --data {nowhere / 'mine'}"
+    assert str(caught.value).endswith(f"run `{command}`")
 
 
 def test_a_path_to_npz_and_to_idx_files(nowhere):
@@ -103,11 +104,33 @@ def test_a_path_to_npz_and_to_idx_files(nowhere):
         ("xyz", "unknown task 'xyz'; there is digits, mnist, fashion-mnist"),
         ("no/such", "no/such: no such file or folder"),
         ("toy.npz", "toy.npz: no such file"),
-        ("toy.parquet", "toy.parquet: no such file or folder"),
-        (".", "cannot read a task from it; these are known: an .npz file; a folder of idx files"),
+        ("toy.parquet", "toy.parquet: no such file"),
+        (".", "cannot read a task from it; these are known: an .npz file; a .csv"),
         ("", "cannot read a task from it"),
+        (7, "a name, a path or a map-style data set, not from a int"),
     ],
 )
 def test_sources_that_are_refused(nowhere, source, words):
     with pytest.raises(TaskError, match=words):
         load_task(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "words"),
+    [
+        ("digits", "size", "'digits' takes no options; not 'size'"),
+        ("mnist", "kind", "'mnist' takes no options"),
+        ("toy.npz", "target", "an .npz file takes kind, name; not 'target'"),
+        ("toy.csv", "size", "file takes target, kind, drop, missing, name; not 'size'"),
+        (["an", "item"], "size", "a data set takes test, classes, kind, name; not 'size'"),
+    ],
+)
+def test_options_of_another_kind_of_source_are_refused(nowhere, source, option, words):
+    with pytest.raises(TaskError, match=words):
+        load_task(source, **{option: 1})
+
+
+def test_options_reach_the_reader(nowhere):
+    np.savez("toy.npz", x=np.zeros((20, 3)), y=np.arange(20) % 2)
+    assert load_task("toy.npz", kind="regression", name="mine").kind == "regression"
+    assert load_task(write_idx(nowhere / "shapes"), classes=list("abcdefghij")).classes[2] == "c"

@@ -1,4 +1,4 @@
-"""Tasks by name or by path."""
+"""Tasks by name, by path, or from a data set."""
 
 from __future__ import annotations
 
@@ -6,56 +6,88 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dovetail.core.errors import TaskError, nearest
+from dovetail.tasks.catalogue import CATALOGUE, DataSet
+from dovetail.tasks.datasets import is_dataset, read_dataset
+from dovetail.tasks.decode import TENSORS, read_tensors
+from dovetail.tasks.image_folder import read_image_folder
+from dovetail.tasks.image_scan import has_images
 from dovetail.tasks.readers import find_idx, read_idx_folder, read_npz
+from dovetail.tasks.tables import read_table
 from dovetail.tasks.task import Task
 
-__all__ = ["data_folders", "load_task"]
-
-_FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+__all__ = ["data_folders", "load_task", "names"]
 
 
 def load_task(
-    source: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None, seed: int = 0
+    source: Any, *, data: str | os.PathLike[str] | None = None, seed: int = 0, **options: Any
 ) -> Task:
-    """A task by name (``digits``, ``mnist``, ``fashion-mnist``), or from an npz file or idx folder.
+    """A task by name, from a file or folder, or from a map-style data set.
+
+    ==========================================  ===================================================
+    source                                      options, and who explains them
+    ==========================================  ===================================================
+    ``digits``, ``mnist``, ``fashion-mnist``,
+    ``cifar10``
+    ``file.npz``                                ``kind, name``: ``readers.read_npz``
+    ``file.csv``, ``.tsv``, ``.parquet``        ``target, kind, drop, missing, name``:
+                                                ``tables.read_table``
+    a folder of MNIST's four idx files          ``classes, name``: ``readers.read_idx_folder``
+    a folder of images                          ``size, unreadable, pairs, name``:
+                                                ``image_folder.read_image_folder``
+    a data set with ``len`` and ``[i]``         ``test, classes, kind, name``:
+                                                ``datasets.read_dataset``
+    ==========================================  ===================================================
 
     Args:
-        source: A name, or a path to ``.npz`` or to a folder with the four idx files of MNIST.
-        data: The folder that holds ``mnist/`` and ``fashion-mnist/``; by default
-            ``$DOVETAIL_DATA``, or else ``./data`` and ``~/.local/share/dovetail``.
+        source: One of the above.
+        data: The folder that holds ``mnist/`` and the like; by default ``$DOVETAIL_DATA``, or else
+            ``./data`` and ``~/.local/share/dovetail``.
         seed: For the split.
+        options: What the source takes; another is refused.
 
     >>> load_task("digits")
     Task('digits', 10 classes, 1797 images 1×8×8, train 1258 / validation 180 / test 359)
     """
-    name = os.fspath(source)
-    if name in _NAMED:
-        return _NAMED[name](name, None if data is None else Path(data), seed)
+    if is_dataset(source):
+        _refuse_options("a data set", options, ("test", "classes", "kind", "name"))
+        return read_dataset(source, seed=seed, **options)
+    try:
+        name = os.fspath(source)
+    except TypeError:
+        raise TaskError(
+            f"a task comes from a name, a path or a map-style data set, not from a "
+            f"{type(source).__name__}"
+        ) from None
+    if name in names():
+        _refuse_options(repr(name), options, ())
+        if name == "digits":
+            return _digits(seed)
+        return _named(CATALOGUE[name], None if data is None else Path(data), seed)
     path = Path(name).expanduser()
     for form in _FORMS:
         if form.fits(path):
-            return form.read(path, seed)
+            _refuse_options(form.what, options, form.options)
+            return form.read(path, seed=seed, **options)
     if path.exists():
         forms = "; ".join(form.what for form in _FORMS)
         raise TaskError(f"{path}: cannot read a task from it; these are known: {forms}")
     if path.suffix or len(path.parts) > 1:
         raise TaskError(f"{path}: no such file or folder")
-    raise TaskError(f"unknown task {name!r}{nearest(name, _NAMED)}")
+    raise TaskError(f"unknown task {name!r}{nearest(name, names())}")
+
+
+def names() -> tuple[str, ...]:
+    """The tasks known by name.
+
+    >>> names()
+    ('digits', 'mnist', 'fashion-mnist', 'cifar10')
+    """
+    return "digits", *CATALOGUE
 
 
 def data_folders(data: Path | None = None) -> tuple[Path, ...]:
@@ -71,60 +103,70 @@ def data_folders(data: Path | None = None) -> tuple[Path, ...]:
     return Path("data"), Path("~/.local/share/dovetail").expanduser()
 
 
-def _digits(name: str, data: Path | None, seed: int) -> Task:
+def _digits(seed: int) -> Task:
     from sklearn.datasets import load_digits  # slow to import, and only digits needs it
 
     bundled = load_digits()
     images = (bundled.images / 16).astype(np.float32)
-    return Task(images, bundled.target, name=name, seed=seed)
+    return Task(images, bundled.target, name="digits", seed=seed)
 
 
-def _idx_named(
-    classes: tuple[str, ...], *elsewhere: str
-) -> Callable[[str, Path | None, int], Task]:
-    """A loader that looks for a sub-folder of that name, then in further places."""
+def _named(known: DataSet, data: Path | None, seed: int) -> Task:
+    """A data set of the catalogue, in a sub-folder of its name or in further places."""
+    ours = [folder / known.name for folder in data_folders(data)]
+    for folder in (*ours, *map(Path, known.elsewhere)):
+        if known.layout == "idx" and find_idx(folder):
+            return read_idx_folder(folder, name=known.name, classes=known.classes, seed=seed)
+        if known.layout == "tensors" and (folder / TENSORS).is_file():
+            images, labels = read_tensors(folder / TENSORS)
+            split = {"train": range(known.train), "test": range(known.train, len(images))}
+            return Task(
+                images, labels, name=known.name, classes=known.classes, split=split, seed=seed
+            )
+    looked = ", ".join(str(folder) for folder in (*ours, *known.elsewhere))
+    into = "" if data is None else f" --data {data}"
+    raise TaskError(
+        f"{known.name!r} is not here (looked in {looked}): run "
+        f"`dovetail data get {known.name}{into}`"
+    )
 
-    def load(name: str, data: Path | None, seed: int) -> Task:
-        ours = [folder / name for folder in data_folders(data)]
-        for folder in (*ours, *map(Path, elsewhere)):
-            if find_idx(folder):
-                return read_idx_folder(folder, name=name, classes=classes, seed=seed)
-        looked = ", ".join(str(folder) for folder in (*ours, *elsewhere))
-        raise TaskError(
-            f"{name!r} is not here (looked in {looked}): run `make data` in a checkout, or put "
-            f"the four files {{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte[.gz] in {ours[0]}"
-        )
 
-    return load
-
-
-_NAMED: dict[str, Callable[[str, Path | None, int], Task]] = {
-    "digits": _digits,
-    "mnist": _idx_named(tuple("0123456789")),
-    "fashion-mnist": _idx_named(_FASHION, "/usr/share/datasets/fashion-mnist"),
-}
-"""One row a data set known by name: called with the name, the data folder and the seed."""
+def _refuse_options(what: str, given: dict[str, Any], taken: tuple[str, ...]) -> None:
+    for option in given:
+        if option not in taken:
+            takes = ", ".join(taken) if taken else "no options"
+            raise TaskError(f"{what} takes {takes}; not {option!r}")
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A way to keep a task on disk: how it is told, and how it is read."""
+    """A way to keep a task on disk: how it is told, how it is read, and what can be asked for."""
 
     what: str
     fits: Callable[[Path], bool]
-    read: Callable[[Path, int], Task]
+    read: Callable[..., Task]
+    options: tuple[str, ...]
 
 
 _FORMS = (
+    _Form("an .npz file", lambda path: path.suffix == ".npz", read_npz, ("kind", "name")),
     _Form(
-        "an .npz file",
-        lambda path: path.suffix == ".npz",
-        lambda path, seed: read_npz(path, seed=seed),
+        "a .csv, .tsv or .parquet file",
+        lambda path: path.suffix.lower() in (".csv", ".tsv", ".parquet", ".pq"),
+        read_table,
+        ("target", "kind", "drop", "missing", "name"),
     ),
     _Form(
         "a folder of idx files",
         lambda path: bool(find_idx(path)),
-        lambda path, seed: read_idx_folder(path, seed=seed),
+        read_idx_folder,
+        ("classes", "name"),
+    ),
+    _Form(
+        "a folder of images in class folders",
+        has_images,
+        read_image_folder,
+        ("size", "unreadable", "pairs", "name"),
     ),
 )
 """The first form that fits reads the path."""

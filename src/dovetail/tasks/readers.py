@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zipfile
 import zlib
@@ -16,15 +17,17 @@ import numpy.typing as npt
 from dovetail.core.errors import FormatError, TaskError
 from dovetail.tasks.task import Kind, Task
 
-__all__ = ["find_idx", "read_idx", "read_idx_folder", "read_npz"]
+__all__ = ["IDX_FILES", "find_idx", "read_idx", "read_idx_bytes", "read_idx_folder", "read_npz"]
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_IDX_FILES = {
+IDX_FILES = {
     "train images": "train-images-idx3-ubyte",
     "train labels": "train-labels-idx1-ubyte",
     "test images": "t10k-images-idx3-ubyte",
     "test labels": "t10k-labels-idx1-ubyte",
 }
+"""The files of MNIST's layout, by what they hold."""
+
 _MOST_DEFLATED = 1032
 """Deflate cannot shrink by more than this, so a header that promises more is a lie."""
 
@@ -52,16 +55,22 @@ def read_idx(path: str | Path) -> npt.NDArray[Any]:
     array([7, 2, 1], dtype=uint8)
     """
     path = Path(path)
-    zipped = path.suffix == ".gz"
     try:
-        with gzip.open(path) if zipped else open(path, "rb") as file:
-            return _read_idx(cast(IO[bytes], file), path, zipped)
+        with open(path, "rb") as file:
+            return _unzip_idx(file, str(path), path.stat().st_size, path.suffix == ".gz")
     except FileNotFoundError:
         raise TaskError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise FormatError(f"{path}: damaged gzip file ({error})") from None
     except OSError as error:
         raise TaskError(f"{path}: {error.strerror or error}") from None
+
+
+def read_idx_bytes(content: bytes, name: str) -> npt.NDArray[Any]:
+    """Read an idx file that is in memory; ``name`` is what an error calls it.
+
+    >>> read_idx_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1]), "labels")
+    array([7, 2, 1], dtype=uint8)
+    """
+    return _unzip_idx(io.BytesIO(content), name, len(content), name.endswith(".gz"))
 
 
 def find_idx(folder: str | Path) -> dict[str, Path]:
@@ -71,7 +80,7 @@ def find_idx(folder: str | Path) -> dict[str, Path]:
     {}
     """
     found = {}
-    for what, name in _IDX_FILES.items():
+    for what, name in IDX_FILES.items():
         spellings = (name, name.replace("-idx", ".idx"))
         candidates = [Path(folder) / f"{name}{end}" for name in spellings for end in ("", ".gz")]
         present = [file for file in candidates if file.is_file()]
@@ -98,7 +107,7 @@ def read_idx_folder(
     if not folder.is_dir():
         raise TaskError(f"{folder}: no such folder")
     files = find_idx(folder)
-    missing = [name for what, name in _IDX_FILES.items() if what not in files]
+    missing = [name for what, name in IDX_FILES.items() if what not in files]
     if missing:
         raise TaskError(f"{folder}: {', '.join(missing)} not found (also looked for .gz)")
     data = {what: read_idx(file) for what, file in files.items()}
@@ -158,7 +167,17 @@ def read_npz(
     )
 
 
-def _read_idx(file: IO[bytes], path: Path, zipped: bool) -> npt.NDArray[Any]:
+def _unzip_idx(file: IO[bytes], path: str, size: int, zipped: bool) -> npt.NDArray[Any]:
+    if not zipped:
+        return _read_idx(file, path, size)
+    try:
+        with gzip.open(file) as plain:
+            return _read_idx(cast(IO[bytes], plain), path, size * _MOST_DEFLATED)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise FormatError(f"{path}: damaged gzip file ({error})") from None
+
+
+def _read_idx(file: IO[bytes], path: str, most: int) -> npt.NDArray[Any]:
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_TYPES or not magic[3]:
         raise FormatError(f"{path}: not an idx file")
@@ -168,8 +187,7 @@ def _read_idx(file: IO[bytes], path: Path, zipped: bool) -> npt.NDArray[Any]:
     shape = np.frombuffer(sizes, ">u4").tolist()
     dtype = np.dtype(_IDX_TYPES[magic[2]])
     expected = math.prod(shape) * dtype.itemsize
-    on_disk = path.stat().st_size
-    if expected > on_disk * (_MOST_DEFLATED if zipped else 1):  # before memory is asked for
+    if expected > most:  # before memory is asked for
         raise FormatError(f"{path}: truncated: its header promises {expected} bytes of values")
     data = bytearray(file.read(expected))
     if len(data) < expected:

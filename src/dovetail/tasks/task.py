@@ -46,6 +46,7 @@ class Task:
         seed: For the split.
         pairs: For kind pairs: which samples are of one class.  Samples are split, so a pair whose
             ends fall into different splits is in none.
+        notes: What whoever read the data wants people to know, a sentence each.
 
     >>> task = Task(torch.rand(30, 8, 8), ["cat", "dog", "emu"] * 10, name="pets")
     >>> task
@@ -62,6 +63,7 @@ class Task:
         "_inputs",
         "_kind",
         "_name",
+        "_notes",
         "_pairs",
         "_targets",
     )
@@ -71,6 +73,7 @@ class Task:
     _inputs: Tensor
     _kind: Kind
     _name: str
+    _notes: tuple[str, ...]
     _pairs: Pairs | None
     _targets: Tensor
 
@@ -85,6 +88,7 @@ class Task:
         split: Sequence[float] | Mapping[str, Any] = (0.7, 0.1, 0.2),
         seed: int = 0,
         pairs: Pairs | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         if kind not in get_args(Kind):
             raise TaskError(f"unknown kind of task {kind!r}{nearest(str(kind), get_args(Kind))}")
@@ -94,17 +98,16 @@ class Task:
         if classes is not None and kind not in ("classes", "multilabel"):
             raise TaskError(f"a task of kind {kind!r} has no classes")
         self._name, self._kind, self._pairs, self._classes = name, kind, pairs, ()
-        self._fingerprint = None
+        self._fingerprint, self._notes = None, tuple(notes)
         self._inputs = clean_inputs(inputs)
         count = len(self._inputs)
-        if kind == "classes":
-            self._targets, self._classes = class_targets(targets, classes)
-        elif kind == "multilabel":
-            self._targets, self._classes = multilabel_targets(targets, classes)
+        if kind == "pairs":
+            self._targets = torch.empty(count, 0)
         elif kind == "regression":
             self._targets = number_targets(targets)
         else:
-            self._targets = torch.empty(count, 0)
+            clean = class_targets if kind == "classes" else multilabel_targets
+            self._targets, self._classes = clean(targets, classes)
         if len(self._targets) != count:
             raise TaskError(f"{count} inputs but {len(self._targets)} targets")
         if kind == "classes":
@@ -116,6 +119,17 @@ class Task:
             self._indices = stratified_split(strata, split, seed)
         if pairs is not None:
             refuse_pairs(pairs, count, self._indices["train"])
+
+    @classmethod
+    def from_dataset(cls, dataset: Any, **options: Any) -> Task:
+        """A task from a map-style data set; see :func:`dovetail.tasks.datasets.read_dataset`.
+
+        >>> Task.from_dataset([(torch.rand(5), i % 2) for i in range(20)], name="toy")
+        Task('toy', 2 classes, 20 inputs 5, train 14 / validation 2 / test 4)
+        """
+        from dovetail.tasks.datasets import read_dataset  # it is made of tasks itself
+
+        return read_dataset(dataset, **options)
 
     @property
     def name(self) -> str:
@@ -131,6 +145,11 @@ class Task:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes or labels; empty for regression and pairs."""
         return self._classes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What reading the data met with: files that were skipped, images that were resized."""
+        return self._notes
 
     @property
     def inputs(self) -> Tensor:
@@ -258,7 +277,7 @@ class Task:
         'renamed'
         """
         task = object.__new__(Task)
-        task._name, task._fingerprint = name, None
+        task._name, task._fingerprint, task._notes = name, None, self._notes
         task._kind = self._kind if kind is None else kind
         task._inputs = self._inputs if inputs is None else inputs
         task._targets = self._targets if targets is None else targets

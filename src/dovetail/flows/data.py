@@ -1,0 +1,51 @@
+"""List and get the data sets that are known by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dovetail.core.errors import DovetailError
+from dovetail.core.views import Block, Cell, Table, Text
+from dovetail.flows.outcome import Outcome
+from dovetail.tasks.builtin import data_folders
+from dovetail.tasks.catalogue import CATALOGUE, Way
+from dovetail.tasks.fetch import get_data, is_right, known_data
+
+__all__ = ["get", "ls"]
+
+
+def ls(*, data: str | Path | None = None) -> Outcome:
+    """Every known data set, and where it is; what is there is read and compared."""
+    rows: list[tuple[Cell, ...]] = [("digits", "handwritten digits", 1797, "bundled")]
+    there: dict[str, str | None] = {"digits": "bundled"}
+    for name, known in CATALOGUE.items():
+        ours = [folder / name for folder in data_folders(None if data is None else Path(data))]
+        places = (*ours, *map(Path, known.elsewhere))
+        where = next((str(place) for place in places if is_right(known, place)), None)
+        there[name] = where
+        rows.append((name, known.title, known.train + known.test, where))
+    table = Table(("name", "what", "images", "where"), tuple(rows))
+    hint = Text("Get one with 'dovetail data get NAME'.", style="note")
+    return Outcome((table, hint), {"there": there})
+
+
+def get(names: Sequence[str], *, data: str | Path | None = None, way: Way | None = None) -> Outcome:
+    """Get data sets, each whole or not at all; not ok when one cannot be had."""
+    for name in names:
+        known_data(name)  # a misspelt name is found before the first long download
+    folder = data_folders(None if data is None else Path(data))[0]
+    blocks: list[Block] = []
+    got: dict[str, dict[str, str]] = {}
+    failed: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            done = get_data(name, folder, way=way)
+        except DovetailError as error:
+            failed[name] = str(error)
+            blocks.append(Text(str(error), style="warning"))
+            continue
+        got[name] = {"folder": str(done.folder), "from": done.way}
+        came = "was there already" if done.way == "there" else f"came from {done.way}"
+        blocks.append(Text(f"{name} is in {done.folder} ({came}, content verified)."))
+    return Outcome(tuple(blocks), {"got": got, "failed": failed}, ok=not failed)

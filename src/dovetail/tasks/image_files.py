@@ -1,0 +1,131 @@
+"""One image file to pixels: upright, eight bits, grey or RGB, of a given size."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+__all__ = [
+    "ENDINGS",
+    "covering",
+    "is_grey",
+    "open_image",
+    "pillow_guarded",
+    "upright",
+    "upright_size",
+]
+
+ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".webp", ".bmp"))
+"""File names that are taken for images, whatever their case."""
+
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+_GREY = frozenset(("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"))
+_DEEP = frozenset(("I", "I;16", "I;16L", "I;16B", "I;16N"))
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@contextmanager
+def pillow_guarded() -> Iterator[None]:
+    """While images are read: a suspiciously large one is an error, other warnings are silent.
+
+    What Pillow warns of (odd EXIF data and the like) does not change the pixels.
+
+    >>> with pillow_guarded():
+    ...     warnings.warn("odd EXIF data")
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def open_image(path: str) -> Image.Image:
+    """Open one of the known formats and read its header; use it in a ``with`` block.
+
+    >>> import tempfile; path = tempfile.mkdtemp() + "/a.png"
+    >>> Image.new("L", (4, 2)).save(path)
+    >>> with open_image(path) as image:
+    ...     image.size
+    (4, 2)
+    """
+    return Image.open(path, formats=_FORMATS)
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Whether an image has no colour by its mode; a palette counts as colour.
+
+    >>> is_grey(Image.new("L", (1, 1))), is_grey(Image.new("P", (1, 1)))
+    (True, False)
+    """
+    return image.mode in _GREY
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Height and width after the camera's orientation is undone.
+
+    >>> upright_size(Image.new("L", (4, 2)))
+    (2, 4)
+    """
+    width, height = image.size
+    return (width, height) if _orientation(image) >= 5 else (height, width)
+
+
+def upright(image: Image.Image, *, grey: bool) -> Image.Image:
+    """The image decoded, the camera's orientation undone, in mode ``L`` if grey, else ``RGB``.
+
+    Sixteen bits are scaled to eight and rounded; transparency is dropped.
+
+    >>> upright(Image.new("RGBA", (8, 4), "red"), grey=False).getpixel((0, 0))
+    (255, 0, 0)
+    """
+    image.load()  # only now is a PNG's orientation known for sure
+    turn = _UPRIGHT.get(_orientation(image))
+    mode = "L" if grey else "RGB"
+    if image.mode != mode:
+        image = _converted(image, mode)
+    return image if turn is None else image.transpose(turn)
+
+
+def covering(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Resize until the image just covers the size (bilinear, shrinking averages); crop its centre.
+
+    >>> covering(Image.new("L", (8, 4)), 2, 2).size
+    (2, 2)
+    """
+    scale = max(height / image.height, width / image.width)
+    wide = max(width, round(image.width * scale))
+    high = max(height, round(image.height * scale))
+    resized = image.resize((wide, high), Image.Resampling.BILINEAR)
+    left, top = (wide - width) // 2, (high - height) // 2
+    return resized.crop((left, top, left + width, top + height))
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode in _DEEP:  # Pillow would clip at 255
+        deep = np.asarray(image).astype(np.int64).clip(0, 65535)
+        made = Image.fromarray(((deep * 255 + 32767) // 65535).astype(np.uint8))
+        return made if mode == "L" else made.convert(mode)
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert(mode)
+
+
+def _orientation(image: Image.Image) -> int:
+    if "exif" not in image.info:  # asking Pillow costs more than a small image
+        return 1
+    value: Any = image.getexif().get(_ORIENTATION, 1)
+    return value if isinstance(value, int) else 1

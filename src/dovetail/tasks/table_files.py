@@ -1,0 +1,249 @@
+"""Tables on disk, column by column: CSV with the standard library, Parquet with pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dovetail.core.errors import FormatError, TaskError, first_line
+from dovetail.core.extras import need
+
+__all__ = ["Column", "Table", "read_csv", "read_parquet", "read_rows"]
+
+_DELIMITERS = (",", ";", "\t")
+_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+_TRUTHS = {"true": 1.0, "false": 0.0}
+_LONGEST = 32
+"""Columns with a longer cell are read cell by cell."""
+
+_WHOLE = re.compile(r"[+-]?\d+|true|false", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: numbers (NaN where missing), or texts (``None`` where missing).
+
+    ``whole`` says that numbers are integers or truth values, by how they are written; ``problem``
+    says what is wrong with a column that is neither.
+
+    >>> Column("age", numbers=np.array([41.0, np.nan]), whole=True).missing
+    array([False,  True])
+    """
+
+    name: str
+    numbers: npt.NDArray[np.float64] | None = None
+    texts: npt.NDArray[np.object_] | None = None
+    whole: bool = False
+    problem: str = ""
+
+    @property
+    def missing(self) -> npt.NDArray[np.bool_]:
+        """Which rows have no value."""
+        if self.numbers is not None:
+            return np.isnan(self.numbers)
+        texts = () if self.texts is None else self.texts
+        return np.array([text is None for text in texts], dtype=bool)
+
+    def take(self, rows: npt.NDArray[Any]) -> Column:
+        """The rows that an index or a mask selects."""
+        return replace(
+            self,
+            numbers=None if self.numbers is None else self.numbers[rows],
+            texts=None if self.texts is None else self.texts[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one length, and where each row is in the file: its line, or its row number.
+
+    >>> Table("toy.csv", (), np.array([2, 3]), "line").place(1)
+    'line 3'
+    """
+
+    path: str
+    columns: tuple[Column, ...]
+    places: npt.NDArray[np.int64]
+    unit: str
+
+    def place(self, row: int) -> str:
+        """Where a row is, in words."""
+        return f"{self.unit} {self.places[row]}"
+
+    def take(self, rows: npt.NDArray[Any]) -> Table:
+        """The rows that an index or a mask selects."""
+        columns = tuple(column.take(rows) for column in self.columns)
+        return replace(self, columns=columns, places=self.places[rows])
+
+
+def read_csv(path: str | Path) -> Table:
+    """Read a CSV file with a header row, in UTF-8, parted by commas, semicolons or tabs.
+
+    A column is numeric if all its values are; ``true`` and ``false`` count as 1 and 0.  Where
+    semicolons part the columns, decimal commas are understood.  Empty cells, ``NA``, ``N/A``,
+    ``NaN``, ``null``, ``None`` and ``?`` are missing.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "toy.csv"
+    >>> _ = file.write_text("age;town\\n41,5;Bonn\\n7;Ulm\\n")
+    >>> [column.name for column in read_csv(file).columns]
+    ['age', 'town']
+    """
+    path = Path(path)
+    text = _text(path)
+    comma = _delimiter(text) == ";"
+    rows = _rows(text, path)
+    try:
+        _, header = next(rows)
+    except StopIteration:
+        raise TaskError(f"{path}: is empty") from None
+    names = [cell.strip() for cell in header]
+    _refuse_names(path, names)
+    lines, cells = [], []
+    for line, row in rows:
+        if len(row) != len(names):
+            raise TaskError(f"{path}, line {line}: {len(row)} cells, but {len(names)} columns")
+        lines.append(line)
+        cells.append(row)
+    if not cells:
+        raise TaskError(f"{path}: has a header but no rows")
+    by_column = zip(names, zip(*cells, strict=True), strict=True)
+    columns = tuple(_parsed(name, values, comma) for name, values in by_column)
+    return Table(str(path), columns, np.array(lines), "line")
+
+
+def read_parquet(path: str | Path) -> Table:
+    """Read a Parquet file of numbers, truth values and texts; needs pyarrow.
+
+    >>> read_parquet("no-such.parquet")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: no-such.parquet: no such file
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise TaskError(f"{path}: no such file")
+    feature = {"feature": "Reading Parquet", "extra": "tables"}
+    arrow, parquet = need("pyarrow", **feature), need("pyarrow.parquet", **feature)
+    try:
+        table = parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
+    _refuse_names(path, table.column_names)
+    if table.num_rows == 0:
+        raise TaskError(f"{path}: has no rows")
+    columns = tuple(
+        _from_arrow(name, table.column(name), arrow.types) for name in table.column_names
+    )
+    return Table(str(path), columns, np.arange(table.num_rows), "row")
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a delimited text file with the number of the line where each ends.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "toy.csv"
+    >>> _ = file.write_text('a,"b, c"\\n\\n1,2\\n')
+    >>> list(read_rows(file))
+    [(1, ['a', 'b, c']), (3, ['1', '2'])]
+    """
+    return _rows(_text(path), path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise TaskError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: not UTF-8 text (byte {error.start}); save it so") from None
+    except OSError as error:
+        raise TaskError(f"{path}: {error.strerror or error}") from None
+
+
+def _delimiter(text: str) -> str:
+    """The one that parts the first row into most cells; of equals the comma."""
+    first = next((line for line in io.StringIO(text) if line.strip()), "")
+    return max(_DELIMITERS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+
+
+def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise FormatError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _refuse_names(path: Path, names: list[str]) -> None:
+    if "" in names:
+        raise TaskError(f"{path}: column {names.index('') + 1} has no name; is there a header row?")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise TaskError(f"{path}: two columns are called {twice[0]!r}")
+
+
+def _parsed(name: str, cells: tuple[str, ...], comma: bool) -> Column:
+    plain = _all_numbers(cells)
+    if plain is not None:
+        whole = all(_WHOLE.fullmatch(cell.strip()) for cell in cells)
+        return Column(name, numbers=plain, whole=whole)
+    values = [None if cell.strip().lower() in _MISSING else cell.strip() for cell in cells]
+    present = [value for value in values if value is not None]
+    numbers = _numbers(present)
+    if numbers is None and comma:
+        present = [value.replace(",", ".") for value in present]
+        numbers = _numbers(present)
+    if numbers is None:
+        return Column(name, texts=np.array(values, dtype=object))
+    filled = np.full(len(values), np.nan)
+    filled[[value is not None for value in values]] = numbers
+    whole = all(_WHOLE.fullmatch(value) for value in present)
+    return Column(name, numbers=filled, whole=whole)
+
+
+def _all_numbers(cells: tuple[str, ...]) -> npt.NDArray[np.float64] | None:
+    """The cells as numpy reads them, several times as fast as one by one; nothing if it cannot."""
+    if max(map(len, cells)) > _LONGEST:  # every cell would take the room of the longest
+        return None
+    try:
+        numbers = np.array(cells).astype(np.float64)
+    except ValueError:
+        return None
+    return numbers if not np.isnan(numbers).any() else None
+
+
+def _numbers(values: list[str]) -> list[float] | None:
+    found = []
+    for value in values:
+        try:
+            number = _TRUTHS.get(value.lower())
+            found.append(float(value) if number is None else number)
+        except ValueError:
+            return None
+    return found
+
+
+def _from_arrow(name: str, column: Any, types: Any) -> Column:
+    kind = column.type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        values = [np.nan if value is None else float(value) for value in column.to_pylist()]
+        return Column(name, numbers=np.array(values), whole=not types.is_floating(kind))
+    if types.is_decimal(kind):
+        values = [np.nan if value is None else float(value) for value in column.to_pylist()]
+        return Column(name, numbers=np.array(values))
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = np.empty(len(column), dtype=object)
+        texts[:] = column.to_pylist()
+        return Column(name, texts=texts)
+    return Column(name, problem=f"holds {column.type}")

@@ -1,0 +1,228 @@
+"""A task from a table: which columns are inputs, which the target, and of what kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dovetail.core.errors import TaskError, nearest
+from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
+from dovetail.tasks.task import Kind, Task
+
+__all__ = ["read_table"]
+
+_USUAL = ("target", "label", "class", "y")
+_MOST_VALUES = 64
+"""A text column with more values than this is rather a name than a category."""
+
+_FEW_VALUES = 20
+"""A target of whole numbers with at most so many values means classes."""
+
+Missing = Literal["refuse", "drop", "mean"]
+
+
+def read_table(
+    path: str | Path,
+    *,
+    target: str | Sequence[str] | None = None,
+    kind: Kind | None = None,
+    drop: str | Sequence[str] = (),
+    missing: Missing = "refuse",
+    name: str | None = None,
+    seed: int = 0,
+) -> Task:
+    """A task from a CSV file (``.csv``, ``.tsv``) or a Parquet file with named columns.
+
+    Numeric columns become float32 inputs as they are, text columns one-hot inputs (up to 64 values,
+    in sorted order).  A text target, or one of whole numbers with at most 20 values, means classes;
+    any other numbers mean regression.
+
+    Args:
+        path: The file; for how its cells are read, see
+            :func:`~dovetail.tasks.table_files.read_csv`.
+        target: The column to predict; by default the one called target, label, class or y.  Several
+            columns mean multilabel if they are all 0 and 1, else regression to several numbers.
+        kind: What the target means, if not as above.
+        drop: Columns to leave out.
+        missing: With ``"drop"`` rows that lack a value are left out; with ``"mean"`` a missing
+            input becomes the mean over the training rows (of a text, the shares of its values).
+        name: What reports call the task; by default the file's name.
+        seed: For the split.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "houses.csv"
+    >>> _ = file.write_text("rooms,town,price\\n" + "3,Bonn,1.5\\n4,Ulm,2.5\\n" * 10)
+    >>> read_table(file, target="price")
+    Task('houses', regression to 1, 20 inputs 3, train 14 / validation 2 / test 4)
+    """
+    if missing not in ("refuse", "drop", "mean"):
+        raise TaskError(f'missing must be "refuse", "drop" or "mean", got {missing!r}')
+    path = Path(path).expanduser()
+    table = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
+    wanted = _target_names(table, target)
+    gone = _known(table, [drop] if isinstance(drop, str) else drop)
+    used = tuple(column for column in table.columns if column.name not in gone)
+    table = replace(table, columns=used)
+    _refuse_strange(table)
+    table, notes = _complete(table, wanted, missing)
+    by_name = {column.name: column for column in table.columns}
+    inputs = [column for column in table.columns if column.name not in wanted]
+    if not inputs:
+        raise TaskError(f"{path}: no column is left to predict {', '.join(wanted)} from")
+    values, owners = _encoded(table, inputs)
+    told, known, classes = _targets(table, [by_name[name] for name in wanted], kind)
+    task = Task(
+        np.nan_to_num(values),
+        told,
+        name=path.stem if name is None else name,
+        kind=known,
+        classes=classes,
+        seed=seed,
+        notes=notes,
+    )
+    lacking = np.isnan(values)
+    if not lacking.any():
+        return task
+    # only now is it known which rows train, and no other may say what a missing value is
+    train = task.indices("train").numpy()
+    unseen = lacking[train].all(0)
+    if unseen.any():
+        column = owners[int(unseen.argmax())]
+        raise TaskError(f"{path}: column {column!r} has no value in any training row")
+    means = np.nanmean(values[train], axis=0, dtype=np.float64).astype(np.float32)
+    filled = torch.from_numpy(np.where(lacking, means, values))
+    return task.derived(task.name, inputs=filled)
+
+
+def _target_names(table: Table, target: str | Sequence[str] | None) -> list[str]:
+    names = [column.name for column in table.columns]
+    if target is not None:
+        asked = [target] if isinstance(target, str) else list(target)
+        if not asked or len(set(asked)) < len(asked):
+            raise TaskError(f"target must name one or several different columns, got {target!r}")
+        return _known(table, asked)
+    usual = [name for name in names if name.lower() in _USUAL]
+    if len(usual) == 1:
+        return usual
+    why = f"both {' and '.join(usual)} could be it" if usual else "no column is called so"
+    raise TaskError(
+        f"{table.path}: which is the target? ({why}); give target= one of {_list(names)}"
+    )
+
+
+def _known(table: Table, asked: Sequence[str]) -> list[str]:
+    names = [column.name for column in table.columns]
+    for name in asked:
+        if name not in names:
+            raise TaskError(f"{table.path}: no column {name!r}{nearest(str(name), names)}")
+    return list(asked)
+
+
+def _refuse_strange(table: Table) -> None:
+    """Columns of no use, and infinite numbers: float32 has fewer than a file may hold."""
+    for column in table.columns:
+        if column.problem:
+            raise TaskError(
+                f"{table.path}: column {column.name!r} {column.problem}; "
+                f"leave it out with drop=[{column.name!r}]"
+            )
+        if column.numbers is not None:
+            with np.errstate(over="ignore"):
+                infinite = np.isinf(column.numbers.astype(np.float32))
+            if infinite.any():
+                place = table.place(int(infinite.argmax()))
+                raise TaskError(f"{table.path}, {place}: column {column.name!r} is infinite")
+
+
+def _complete(table: Table, wanted: list[str], missing: Missing) -> tuple[Table, list[str]]:
+    """The table with rows left out as asked, or an error at the first value that is missing."""
+    lacking = {column.name: column.missing for column in table.columns}
+    anywhere = np.any(list(lacking.values()), axis=0)
+    if missing == "drop" and anywhere.any():
+        if anywhere.all():
+            raise TaskError(f"{table.path}: every row lacks a value; nothing is left")
+        count = int(anywhere.sum())
+        note = f"{count} of {len(anywhere)} rows lack a value and were left out"
+        return table.take(~anywhere), [note]
+    for name, where in lacking.items():
+        if where.any() and (missing == "refuse" or name in wanted):
+            ways = 'missing="drop"' if name in wanted else 'missing="drop" or missing="mean"'
+            place = table.place(int(where.argmax()))
+            raise TaskError(f"{table.path}, {place}: column {name!r} has no value; give {ways}")
+    count = int(anywhere.sum())
+    return table, [f"{count} rows lack a value; means were filled in"] if count else []
+
+
+def _encoded(table: Table, columns: Sequence[Column]) -> tuple[npt.NDArray[np.float32], list[str]]:
+    """Inputs with NaN where missing, and for each the name of the column it came from."""
+    blocks, owners = [], []
+    for column in columns:
+        if column.numbers is not None:
+            block = column.numbers[:, None].astype(np.float32)
+        else:
+            block = _one_hot(table, column)
+        blocks.append(block)
+        owners += [column.name] * block.shape[1]
+    return np.concatenate(blocks, axis=1), owners
+
+
+def _one_hot(table: Table, column: Column) -> npt.NDArray[np.float32]:
+    assert column.texts is not None
+    values = sorted({text for text in column.texts if text is not None})
+    if len(values) > _MOST_VALUES:
+        raise TaskError(
+            f"{table.path}: the text column {column.name!r} has {len(values)} different values, "
+            f"more than {_MOST_VALUES}; leave it out with drop=[{column.name!r}]"
+        )
+    place = {value: i for i, value in enumerate(values)}
+    block = np.zeros((len(column.texts), len(values)), np.float32)
+    for row, text in enumerate(column.texts):
+        if text is None:
+            block[row] = np.nan
+        else:
+            block[row, place[text]] = 1
+    return block
+
+
+def _targets(
+    table: Table, columns: Sequence[Column], kind: Kind | None
+) -> tuple[npt.NDArray[Any], Kind, list[str] | None]:
+    """The targets, their kind, and for multilabel the names of the labels."""
+    one = columns[0] if len(columns) == 1 else None
+    known = kind or (_kind_of_one(one) if one else _kind_of_several(columns))
+    if known == "pairs" or (known == "classes" and one is None):
+        raise TaskError(f"{table.path}: a table with these targets cannot be of kind {known!r}")
+    if known == "classes":
+        assert one is not None
+        if one.texts is not None:
+            return one.texts.astype(str), known, None
+        assert one.numbers is not None
+        return one.numbers.astype(np.int64) if one.whole else one.numbers, known, None
+    for column in columns:
+        if column.numbers is None:
+            raise TaskError(f"{table.path}: column {column.name!r} is text, {known} needs numbers")
+    values = np.stack([c.numbers for c in columns if c.numbers is not None], axis=1)
+    if known == "multilabel":
+        return values, known, [column.name for column in columns]
+    return values[:, 0] if one else values, known, None
+
+
+def _kind_of_one(column: Column) -> Kind:
+    if column.numbers is None:
+        return "classes"
+    few = min(_FEW_VALUES, len(column.numbers) // 2)
+    return "classes" if column.whole and len(np.unique(column.numbers)) <= few else "regression"
+
+
+def _kind_of_several(columns: Sequence[Column]) -> Kind:
+    flags = (c.numbers is not None and bool(np.isin(c.numbers, (0, 1)).all()) for c in columns)
+    return "multilabel" if all(flags) else "regression"
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
