@@ -43,7 +43,7 @@ def test_pictures_with_names(mode):
 
 
 def test_tensors_are_read_as_they_are():
-    task = Task.from_dataset(TensorDataset(X, torch.arange(20) % 4), name="toy")
+    task = load_task(TensorDataset(X, torch.arange(20) % 4), name="toy")
     assert torch.equal(task.inputs, X)
     assert (task.name, task.classes) == ("toy", ("0", "1", "2", "3"))
     direct = Task(X, torch.arange(20) % 4)
@@ -133,7 +133,7 @@ def test_more_refusals(monkeypatch):
     with pytest.raises(TaskError, match="target 1 of item 1 is no index of the 1 classes"):
         load_task(Pictures(), classes=["one"])
     with pytest.raises(TaskError, match="a Endless without len"):
-        Task.from_dataset(Endless())
+        datasets.read_dataset(Endless())
     with pytest.raises(TaskError, match="the test data set is a Endless"):
         load_task(Pictures(), test=Endless())
     with pytest.raises(TaskError, match="not from a Endless"):

@@ -120,17 +120,6 @@ class Task:
         if pairs is not None:
             refuse_pairs(pairs, count, self._indices["train"])
 
-    @classmethod
-    def from_dataset(cls, dataset: Any, **options: Any) -> Task:
-        """A task from a map-style data set; see :func:`dovetail.tasks.datasets.read_dataset`.
-
-        >>> Task.from_dataset([(torch.rand(5), i % 2) for i in range(20)], name="toy")
-        Task('toy', 2 classes, 20 inputs 5, train 14 / validation 2 / test 4)
-        """
-        from dovetail.tasks.datasets import read_dataset  # it is made of tasks itself
-
-        return read_dataset(dataset, **options)
-
     @property
     def name(self) -> str:
         """What reports call it."""
