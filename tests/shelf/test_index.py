@@ -82,13 +82,24 @@ def damages(whole):
         "no check": body,
         "other json": b"[]",
         "deep": b"[" * 100_000,
-        "other format": _with_check(json.dumps({**json.loads(body), "format": 99}).encode()),
-        "no rows": _with_check(b'{"format": 1}'),
-        "odd rows": _with_check(b'{"format": 1, "rows": 3}'),
-        "odd row": _with_check(body.replace(b'"digest"', b'"digits"')),
+        "older": _with_check(json.dumps({**json.loads(body), "format": 1}).encode()),
+        "newer": _with_check(json.dumps({**json.loads(body), "format": 99}).encode()),
+        "no rows": _with_check(b'{"format": 2}'),
+        "odd rows": _with_check(b'{"format": 2, "contracts": [], "recipes": [], "rows": 3}'),
+        "odd row": _with_check(_changed(body, lambda row: row[:-1])),
+        "odd number": _with_check(_changed(body, lambda row: [row[0], 99, *row[2:]])),
+        "odd size": _with_check(_changed(body, lambda row: [*row[:5], "1", *row[6:]])),
+        "odd origin": _with_check(_changed(body, lambda row: [*row[:3], {"hw": 1}, *row[4:]])),
+        "odd tags": _with_check(_changed(body, lambda row: [*row[:6], [1], row[7]])),
         "odd contract": _with_check(body.replace(b"takes", b"tokes")),
-        "odd tags": _with_check(body.replace(b'["s1"]', b"[1]")),
+        "odd recipe": _with_check(body.replace(b'"build": "mlp"', b'"run": "mlp"')),
+        "no contracts": _with_check(json.dumps({**json.loads(body), "contracts": []}).encode()),
     }
+
+
+def _changed(body, change):
+    value = json.loads(body)
+    return json.dumps({**value, "rows": {k: change(r) for k, r in value["rows"].items()}}).encode()
 
 
 def _with_check(body):
@@ -96,7 +107,7 @@ def _with_check(body):
 
 
 @pytest.mark.parametrize(
-    "damage", damages(b'x\n{"format": 1, "rows": {}}'), ids=lambda name: name.replace(" ", "-")
+    "damage", damages(b'x\n{"format": 2, "rows": {}}'), ids=lambda name: name.replace(" ", "-")
 )
 def test_a_damaged_index_is_silently_rebuilt(filled, damage):
     path = filled.folder / FILE

@@ -1,6 +1,7 @@
-"""Many writers at once, and writers that die."""
+"""Writers that die, are refused, or meet others; many at once are in test_under_fire.py."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -24,35 +25,6 @@ def finish(process):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out
-
-
-ADD_FIVE = """
-    import sys, time
-    from pathlib import Path
-    import torch
-    torch.set_num_threads(1)
-    from dovetail.parts.part import build
-    from dovetail.shelf.store import Shelf
-    shelf, me = Shelf(sys.argv[1]), int(sys.argv[2])
-    parts = [build("mlp", shape=(3,), hidden=(), seed=10 * me + i) for i in range(5)]
-    Path(sys.argv[1], f"ready{me}.txt").touch()
-    while len(list(Path(sys.argv[1]).glob("ready*.txt"))) < 4:
-        time.sleep(0.001)
-    for part in parts:
-        print(shelf.add(part, "net", tags=[f"by-{me}"]).ref, part.digest)
-"""
-
-
-def test_four_processes_adding_at_once_all_succeed(tmp_path):
-    told = [finish(process) for process in [script(ADD_FIVE, tmp_path, me) for me in range(4)]]
-    claimed = dict(line.split() for out in told for line in out.splitlines())
-    shelf = Shelf(tmp_path)
-    assert sorted(claimed) == sorted(f"net@{i}" for i in range(1, 21))
-    assert {entry.ref: entry.digest for entry in shelf} == claimed
-    assert all(len(entry.tags) == 1 for entry in shelf)
-    found = shelf.verify()
-    assert found.ok
-    assert found.leftovers == ()
 
 
 DIE_AT_EACH_STEP = """
@@ -106,16 +78,25 @@ def test_killed_at_any_step_the_shelf_is_whole(tmp_path):
 
 
 def test_old_leftovers_are_swept_by_the_next_writer(shelf, tiny):
-    old, young = shelf.folder / ".dovetail-old", shelf.folder / ".dovetail-young"
-    for folder in (old, young):
-        (folder / "deep").mkdir(parents=True)
-    os.utime(old, (time.time() - 2 * writing.DAY,) * 2)
+    work, home = shelf.folder / writing.WORK, shelf.folder / "net"
     shelf.add(tiny(), "net")
-    assert not old.exists()
-    assert young.exists()
-    (shelf.folder / "net" / ".dovetail-file").write_text("")
+    left = [folder / name for folder in (work, home) for name in (".dovetail-old", ".dovetail-new")]
+    for path in left:
+        (path / "deep").mkdir(parents=True)
+    for old in left[::2]:
+        os.utime(old, (time.time() - 2 * writing.DAY,) * 2)
+    shelf.add(tiny(1), "net")
+    assert [path.exists() for path in left] == [False, True, False, True]
+    assert shelf.verify().leftovers == (".work/.dovetail-new", "net/.dovetail-new")
     assert sweep(shelf.folder, older_than=0) == 2
-    assert [path.name for path in shelf.folder.iterdir()] == ["net"]
+    assert sorted(path.name for path in shelf.folder.iterdir()) == [".work", "net"]
+    assert shelf.verify().leftovers == shelf.verify().foreign == ()
+
+
+def test_unfinished_work_anywhere_is_swept_when_asked(shelf):
+    for place in (".dovetail-1", "net/.dovetail-2", ".work/.dovetail-3"):
+        (shelf.folder / place).mkdir(parents=True)
+    assert (shelf.sweep(), shelf.sweep(older_than=0)) == (0, 3)
 
 
 def test_sweeping_never_follows_a_link(shelf, tmp_path):
@@ -132,11 +113,11 @@ def test_a_name_removed_under_the_writer_comes_back(tmp_path, tiny, monkeypatch)
         number = real(home, note)
         tries.append(number)
         if len(tries) == 1:
-            writing.take_name(home)
+            shutil.rmtree(home)  # by someone who asks for no lock
         return number
 
     monkeypatch.setattr(writing, "claim", slow_claim)
-    assert put(tiny(), home, Note()) == 1
+    assert put(tiny(), home, Note()).version == 1
     assert tries == [1, 1]
     assert Shelf(tmp_path).verify().ok
 
@@ -151,7 +132,7 @@ def test_a_folder_copied_to_the_claimed_number_is_not_replaced(tmp_path, tiny, m
         return number
 
     monkeypatch.setattr(writing, "claim", slow_claim)
-    assert put(tiny(), home, Note()) == 2
+    assert put(tiny(), home, Note()).version == 2
     assert Shelf(tmp_path).get("net@1").digest == tiny(7).digest
 
 
@@ -174,6 +155,6 @@ def test_a_refusing_file_system_is_a_shelf_error_and_leaves_nothing(shelf, tiny,
 
 def test_a_removed_number_is_not_given_again(tmp_path, tiny):
     home = tmp_path / "net"
-    assert put(tiny(), home, Note()) == 1
+    assert put(tiny(), home, Note()).version == 1
     write_note(home / "5", Note(removed="2024-05-01T12:00:00Z"))
-    assert put(tiny(), home, Note()) == 6
+    assert put(tiny(), home, Note()).version == 6

@@ -1,4 +1,4 @@
-"""Look after a shelf: list, show, add, remove and verify parts."""
+"""Look after a shelf: list, show, add, remove, verify and share parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = "dovetail shelf ls 'lenet-*'"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The five sub-commands."""
+    """The seven sub-commands."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
 
     def action(name: str, words: str, example: str) -> argparse.ArgumentParser:
@@ -33,6 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     ls = action("ls", "list the parts", "ls 'lenet-*'")
     ls.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
+    _add_filters(ls)
     show = action("show", "show one part: contract, recipe, origin, lineage", "show lenet@2")
     show.add_argument("part", help="name, or name@version")
     put = action("add", "check a part's folder and copy it to the shelf", "add ./lenet --tag mine")
@@ -44,6 +45,45 @@ def add(parser: argparse.ArgumentParser) -> None:
     rm.add_argument("--all", dest="all_versions", action="store_true", help="every version")
     verify = action("verify", "read every part again and tell all that is wrong", "verify")
     verify.add_argument("part", nargs="?", help="only this one")
+    verify.add_argument(
+        "--sweep", action="store_true", help="delete day-old unfinished work of writers that died"
+    )
+    push = action("push", "send a part to a hub's repository", "push lenet@2 someone/lenet")
+    push.add_argument("part", help="name, or name@version")
+    push.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
+    push.add_argument("--public", action="store_true", help="of a new repository: all may see it")
+    pull = action("pull", "fetch a part from a hub's repository, checked", "pull someone/lenet")
+    pull.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
+    pull.add_argument("--name", help="name on the shelf (default: the repository's)")
+    pull.add_argument("--revision", help="branch, tag or commit (default: main)")
+    pull.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="may be repeated")
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    asked = parser.add_argument_group("only parts that")
+    asked.add_argument("--fits", metavar="REF", help="can follow or precede this one")
+    asked.add_argument("--space", help="take or give this space")
+    asked.add_argument("--classes", type=_words, metavar="A,B", help="know all these classes")
+    asked.add_argument("--task", help="were made on this task")
+    asked.add_argument("--tag", help="bear this tag")
+    asked.add_argument("--takes", type=_sizes, metavar="16x2x2", help="take this shape ('?': any)")
+    asked.add_argument("--gives", type=_sizes, metavar="16x?x?", help="give this shape")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _sizes(text: str) -> tuple[int | None, ...]:
+    """A shape as people write it.
+
+    >>> _sizes("16x?x2"), _sizes("64")
+    ((16, None, 2), (64,))
+    """
+    axes = text.replace("×", "x").split("x")
+    if not all(axis == "?" or axis.isdecimal() for axis in axes):
+        raise argparse.ArgumentTypeError(f"expected a shape such as 16x2x2, got {text!r}")
+    return tuple(None if axis == "?" else int(axis) for axis in axes)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,12 +96,19 @@ def _outcome(args: argparse.Namespace) -> Outcome:
 
     match args.action:
         case "ls":
-            return shelf.ls(args.pattern, shelf=args.shelf)
+            asked = ("fits", "space", "classes", "task", "tag", "takes", "gives")
+            wanted = {name: getattr(args, name) for name in asked}
+            return shelf.ls(args.pattern, shelf=args.shelf, **wanted)
         case "show":
             return shelf.show(args.part, shelf=args.shelf)
         case "add":
             return shelf.add(args.folder, name=args.name, tags=args.tags, shelf=args.shelf)
         case "rm":
             return shelf.rm(args.part, all_versions=args.all_versions, shelf=args.shelf)
+        case "push":
+            return shelf.push(args.part, args.repo, public=args.public, shelf=args.shelf)
+        case "pull":
+            about = {"name": args.name, "revision": args.revision, "tags": args.tags}
+            return shelf.pull(args.repo, **about, shelf=args.shelf)
         case _:
-            return shelf.verify(args.part, shelf=args.shelf)
+            return shelf.verify(args.part, sweep=args.sweep, shelf=args.shelf)

@@ -37,7 +37,7 @@ class ShelfRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ShelfList(Record, kind="shelf-list"):
-    """The parts on a shelf, one row a version.
+    """The parts on a shelf (or some of them, when not ``complete``), one row a version.
 
     >>> ShelfList(shelf="shelf", rows=()).view()
     (Text(text="The shelf 'shelf' is empty.", style='plain'),)
@@ -45,11 +45,13 @@ class ShelfList(Record, kind="shelf-list"):
 
     shelf: str
     rows: tuple[ShelfRow, ...]
+    complete: bool = True
 
     def view(self) -> View:
         """One table, and a warning for what is damaged."""
         if not self.rows:
-            return (Text(f"The shelf {self.shelf!r} is empty."),)
+            found = "is empty" if self.complete else "has no such part"
+            return (Text(f"The shelf {self.shelf!r} {found}."),)
         table = Table(
             (
                 *("part", "what", "takes → gives", "space", "classes", "task"),
@@ -120,9 +122,10 @@ class PartCard(Record, kind="part-card"):
         return (Table(("measured", "value"), rows, ("", ".4g")),) if rows else ()
 
 
-def list_of(shelf: str, entries: Iterable[Entry]) -> ShelfList:
-    """The list of some entries."""
-    return ShelfList(shelf=shelf, rows=tuple(_row(entry) for entry in entries))
+def list_of(shelf: str, entries: Iterable[Entry], *, complete: bool = True) -> ShelfList:
+    """The list of some entries; ``complete`` when it is all of the shelf."""
+    rows = tuple(_row(entry) for entry in entries)
+    return ShelfList(shelf=shelf, rows=rows, complete=complete)
 
 
 def card_of(entry: Entry, lineage: Lineage | None) -> PartCard:

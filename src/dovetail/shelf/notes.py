@@ -101,11 +101,16 @@ def claim(home: Path, note: Note) -> int:
             except FileNotFoundError:
                 raise
             except OSError:  # a file system without links: the name is claimed, then filled
+                place = home / f"{number}{SUFFIX}"
                 try:
-                    (home / f"{number}{SUFFIX}").touch(exist_ok=False)
+                    place.touch(exist_ok=False)
                 except FileExistsError:
                     continue
-                write_note(home / str(number), note)
+                try:
+                    write_note(home / str(number), note)
+                except FormatError:
+                    place.unlink(missing_ok=True)  # the disk is full: nothing is claimed
+                    raise
             return number
     finally:
         hidden.unlink(missing_ok=True)

@@ -7,8 +7,9 @@ part is written to a hidden folder within the shelf and renamed; removing one re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -17,15 +18,25 @@ from dovetail.core.plain import to_plain
 from dovetail.parts.contract import Contract
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.weights import digest_of
-from dovetail.shelf.entry import Entry, read_entry
-from dovetail.shelf.index import Index, names, slots
+from dovetail.shelf.entry import Entry
+from dovetail.shelf.homes import Homes
+from dovetail.shelf.index import Index, slots
 from dovetail.shelf.lineage import Lineage, trace
 from dovetail.shelf.listing import PartCard, ShelfList, card_of, list_of
-from dovetail.shelf.names import check_name, check_tags, read_reference
-from dovetail.shelf.notes import Note, now, with_tags, write_note
+from dovetail.shelf.names import check_tags, read_reference
+from dovetail.shelf.notes import Note, now
 from dovetail.shelf.search import Query, Sizes
 from dovetail.shelf.verify import ShelfCheck, check_shelf
-from dovetail.shelf.writing import DAY, put, refused, sweep, take_name, take_version
+from dovetail.shelf.writing import (
+    DAY,
+    add_tags,
+    put,
+    refused,
+    sweep,
+    sweep_near,
+    take_name,
+    take_version,
+)
 
 __all__ = ["Shelf"]
 
@@ -62,7 +73,7 @@ class Shelf:
             raise ShelfError(f"there is no shelf {self.folder}; `dovetail shelf add` creates one")
         if not self.folder.is_dir():
             raise ShelfError(f"{self.folder} is not a folder; a shelf is")
-        self._index = Index(self.folder)
+        self._index, self._homes = Index(self.folder), Homes(self.folder)
 
     def add(self, part: Part | nn.Module, name: str, *, tags: Iterable[str] = ()) -> Entry:
         """Put a part on the shelf as the next version of ``name``.
@@ -76,12 +87,23 @@ class Shelf:
             FormatError: the part has no recipe, so nothing could rebuild it.
         """
         part, tags = as_part(part), check_tags(tags)
-        home = self.folder / self._new_name(name)
-        if (twin := self._twin(part, name)) is not None:
-            return self._tagged(twin, tags)
-        self.sweep()
-        version = put(part, home, Note(now(), tags))
-        return read_entry(name, version, home / str(version))
+        same = _same_as(part)
+        try:
+            home = self._homes.open(name)
+        except OSError as error:
+            raise refused("write to", self.folder, error) from None
+        known = self._index.entries(name)
+        twin = next(filter(same, reversed(known)), None)
+        if twin is not None:
+            return add_tags(twin, tags)
+        last = max((entry.version for entry in known), default=0)
+
+        def newer() -> Entry | None:
+            """What another process has added since we looked."""
+            return next(filter(same, self._index.entries(name, after=last)), None)
+
+        sweep_near(home)
+        return add_tags(put(part, home, Note(now(), tags), newer), tags)
 
     def get(self, ref: str | Entry, *, verify: bool = False) -> Part:
         """Load ``name@version``, or the latest version of ``name``; strictly, see :meth:`verify`.
@@ -174,10 +196,14 @@ class Shelf:
         take_name(self.folder / wanted.name)
         return refs
 
-    def ls(self, pattern: str | None = None) -> ShelfList:
-        """The list of the shelf, damaged parts included."""
-        query = Query(pattern)
-        return list_of(str(self.folder), filter(query.names, self.entries()))
+    def ls(self, pattern: str | None = None, **wanted: Any) -> ShelfList:
+        """The list of the shelf, or of what :meth:`find` finds.
+
+        Damaged parts are listed too, unless more than a name is asked for, which none can answer.
+        """
+        asked = {name: value for name, value in wanted.items() if value is not None}
+        found = self.find(pattern, **asked) if asked else filter(Query(pattern).names, self)
+        return list_of(str(self.folder), found, complete=pattern is None and not asked)
 
     def show(self, ref: str | Entry) -> PartCard:
         """All the shelf knows of one part: contract, recipe, origin, lineage."""
@@ -226,33 +252,13 @@ class Shelf:
         known = self.entry(thing) if isinstance(thing, str) else thing
         return known.contract if isinstance(known, Entry) else as_part(known).contract
 
-    def _new_name(self, name: str) -> str:
-        """The name, unless it is not allowed or differs from another by nothing but its case."""
-        check_name(name)
-        for other in names(self.folder):
-            if other != name and other.casefold() == name.casefold():
-                raise ShelfError(
-                    f"{name!r} differs from {other!r} by its case only, and not every file system "
-                    "tells them apart; choose another name"
-                )
-        return name
 
-    def _twin(self, part: Part, name: str) -> Entry | None:
-        """The version of ``name`` that is this very part, if any."""
-        digest = digest_of(part.module)  # not part.digest, which training in place leaves behind
-        for entry in self._index.entries(name):
-            same = entry.digest == digest and entry.contract == part.contract
-            if same and _plain(entry) == _plain(part):
-                return entry
-        return None
-
-    def _tagged(self, entry: Entry, tags: tuple[str, ...]) -> Entry:
-        if set(tags) <= set(entry.tags):
-            return entry
-        write_note(entry.folder, with_tags(Note(entry.added, entry.tags), tags))
-        return read_entry(entry.name, entry.version, entry.folder)
-
-
-def _plain(thing: Part | Entry) -> tuple[object, object]:
-    """Recipe and origin as they are on disk, where a tuple and a list are one."""
-    return to_plain(thing.recipe), to_plain(thing.origin)
+def _same_as(part: Part) -> Callable[[Entry], bool]:
+    """Whether an entry is this very part: in weights, contract, recipe and origin."""
+    digest = digest_of(part.module)
+    # As they are on disk, where a tuple and a list are one.
+    recipe, origin = to_plain(part.recipe), to_plain(part.origin)
+    return lambda entry: (
+        (entry.digest, entry.contract) == (digest, part.contract)
+        and (to_plain(entry.recipe), to_plain(entry.origin)) == (recipe, origin)
+    )

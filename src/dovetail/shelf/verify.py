@@ -16,6 +16,7 @@ from dovetail.shelf.entry import Entry
 from dovetail.shelf.index import FILE, Slot, slots
 from dovetail.shelf.names import is_name, version_of
 from dovetail.shelf.notes import SUFFIX, read_note
+from dovetail.shelf.writing import WORK
 
 __all__ = ["Problem", "ShelfCheck", "check_part", "check_shelf", "strangers"]
 
@@ -134,6 +135,9 @@ def _said(error: Exception, folder: Path) -> str:
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     """What lies on the shelf down to the parts' own files, and whether the shelf put it there."""
     for top in sorted(folder.iterdir()):
+        if top.is_dir() and not top.is_symlink() and top.name == WORK:
+            yield from ((path, False) for path in sorted(top.iterdir()))
+            continue
         if top.is_symlink() or not top.is_dir() or not is_name(top.name):
             yield top, top.name == FILE
             continue
