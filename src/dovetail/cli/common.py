@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.flows.outcome import Outcome
 
-__all__ = ["add_data", "add_json", "add_record", "add_shelf", "key_value", "show"]
+__all__ = ["add_data", "add_json", "add_record", "add_set", "add_shelf", "key_value", "show"]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,19 @@ def add_record(parser: argparse.ArgumentParser) -> None:
     """``--record``: keep what was measured, for ``dovetail report``."""
     parser.add_argument(
         "--record", type=Path, metavar="FOLDER", help="save the records here, for 'dovetail report'"
+    )
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """``--set``: arguments of a network's builder."""
+    parser.add_argument(
+        "--set",
+        dest="args",
+        action="append",
+        type=key_value,
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the network's builder; may be repeated",
     )
 
 

@@ -36,9 +36,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_filters(ls)
     show = action("show", "show one part: contract, recipe, origin, lineage", "show lenet@2")
     show.add_argument("part", help="name, or name@version")
-    put = action("add", "check a part's folder and copy it to the shelf", "add ./lenet --tag mine")
-    put.add_argument("folder", help="a folder written by save_pretrained")
+    put = action("add", "check a part and put it on the shelf", "add ./lenet --tag mine")
+    put.add_argument(
+        "source", help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2"
+    )
     put.add_argument("--name", help="name on the shelf (default: the folder's)")
+    common.add_set(put)
     put.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="may be repeated")
     rm = action("rm", "remove a version, or a whole name with --all", "rm lenet@1")
     rm.add_argument("part", help="name@version")
@@ -102,7 +105,8 @@ def _outcome(args: argparse.Namespace) -> Outcome:
         case "show":
             return shelf.show(args.part, shelf=args.shelf)
         case "add":
-            return shelf.add(args.folder, name=args.name, tags=args.tags, shelf=args.shelf)
+            about = {"name": args.name, "tags": args.tags, "args": dict(args.args)}
+            return shelf.add(args.source, **about, shelf=args.shelf)
         case "rm":
             return shelf.rm(args.part, all_versions=args.all_versions, shelf=args.shelf)
         case "push":

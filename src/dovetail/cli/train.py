@@ -35,15 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="another option of the task, such as unreadable=skip; may be repeated",
     )
     parser.add_argument("--net", default="lenet5", help="mlp, lenet5, resnet8, resnet20, ...")
-    parser.add_argument(
-        "--set",
-        dest="args",
-        action="append",
-        type=common.key_value,
-        default=[],
-        metavar="NAME=VALUE",
-        help="an argument of the network's builder; may be repeated",
-    )
+    common.add_set(parser)
     parser.add_argument("--from", dest="start", metavar="PART", help="start from this part instead")
     parser.add_argument("--how", default="end-to-end", help="way to train (default: end-to-end)")
     parser.add_argument("--name", help="name on the shelf (default: net and task)")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dovetail.core.errors import SettingsError
 from dovetail.core.views import Text
 from dovetail.flows.locate import name_of
 from dovetail.flows.outcome import Outcome
+from dovetail.parts.adopting import PRETRAINED, adopt
 from dovetail.parts.part import from_pretrained
 from dovetail.shelf import hub
 from dovetail.shelf.names import check_name
@@ -29,11 +31,26 @@ def show(ref: str, *, shelf: str | Path = "shelf") -> Outcome:
 
 
 def add(
-    folder: str, *, name: str | None = None, tags: list[str] | None = None, shelf: str | Path
+    source: str,
+    *,
+    name: str | None = None,
+    args: dict[str, Any] | None = None,
+    tags: list[str] | None = None,
+    shelf: str | Path = "shelf",
 ) -> Outcome:
-    """Put the part in a folder on the shelf, after checking it."""
-    part = from_pretrained(folder, verify=True)
-    entry = Shelf(shelf).add(part, name or name_of(folder), tags=tags or ())
+    """Put on the shelf the part in a folder, after checking it, or a network by its name.
+
+    A name in :data:`PRETRAINED` brings its released weights; ``args`` are its builder's.
+    """
+    if source in PRETRAINED and not Path(source).exists():
+        part = adopt(source, args=args or {})
+    elif args:
+        raise SettingsError(
+            f"a folder's part is what it is; only {', '.join(PRETRAINED)} take --set"
+        )
+    else:
+        part = from_pretrained(source, verify=True)
+    entry = Shelf(shelf).add(part, name or name_of(source), tags=tags or ())
     said = Text(f"{entry.ref} is on the shelf: {part.contract}")
     return Outcome((said,), {"ref": entry.ref, "digest": entry.digest})
 
