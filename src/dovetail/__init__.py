@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dovetail import tasks as tasks
+    from dovetail import testing as testing
     from dovetail import train as train
     from dovetail.core.errors import DovetailError as DovetailError
     from dovetail.core.records import load_record as load_record
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("tasks", "train")
+_PACKAGES = ("tasks", "testing", "train")
 
 _HOMES = {
     # make and load

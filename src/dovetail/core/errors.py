@@ -22,6 +22,7 @@ __all__ = [
     "TrainingError",
     "first_line",
     "nearest",
+    "shown",
 ]
 
 
@@ -116,6 +117,21 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as Python writes it, shortened: what comes from a file may be megabytes long.
+
+    >>> shown("mlp"), len(shown("x" * 1_000_000))
+    ("'mlp'", 80)
+    """
+    if isinstance(value, str) and len(value) > most:
+        value = value[:most]
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # too deep, or a number too long to be written out
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
     """A clause that names what the user may have meant, or what there is; may be empty.
 
@@ -125,7 +141,8 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
     '; there is layer1, head'
     """
     known = list(known)
-    close = get_close_matches(name, known, n=most, cutoff=0.5)
+    # Nobody mistypes hundreds of letters, and comparing that many is slow.
+    close = get_close_matches(name, known, n=most, cutoff=0.5) if len(name) <= 200 else []
     if close:
         return f"; did you mean {', '.join(close)}?"
     if not known:

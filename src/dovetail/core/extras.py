@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from dovetail.core.errors import MissingExtraError
+from dovetail.core.errors import MissingExtraError, first_line
 
 __all__ = ["need"]
 
@@ -22,7 +22,8 @@ def need(package: str, *, feature: str, extra: str) -> ModuleType:
     """
     try:
         return import_module(package)
-    except ImportError:
+    except Exception as error:  # also one that is there but cannot start, beside another torch
+        why = "" if isinstance(error, ModuleNotFoundError) else f" ({first_line(error)})"
         raise MissingExtraError(
-            f'{feature} needs {package}: pip install "dovetail[{extra}]"'
+            f'{feature} needs {package}{why}: pip install "dovetail[{extra}]"'
         ) from None

@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from uuid import uuid4
 
 from dovetail.core.errors import FormatError
 
-__all__ = ["sha256_of", "whole_folder", "write_whole"]
+__all__ = ["open_plain", "read_plain", "sha256_of", "whole_folder", "write_whole"]
 
 HIDDEN = ".dovetail-"
 """Prefix of unfinished work; whatever bears it may be swept away."""
@@ -70,9 +72,57 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
+def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
+    """Open a file that someone else made; a pipe, a device or a folder is refused, not waited for.
+
+    With ``links=False`` a symbolic link is refused too.
+
+    >>> open_plain(Path("/"))
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: /: not a plain file
+    """
+    # Without O_NONBLOCK a pipe that nobody writes to would hold us in open() for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        if not links and path.is_symlink():  # O_NOFOLLOW below holds even if it becomes one now
+            raise FormatError(f"{path}: a link, not a plain file")
+        handle = os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        raise FormatError(f"{path}: cannot be read ({error})") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FormatError(f"{path}: not a plain file")
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path, *, most_bytes: int, links: bool = True) -> bytes:
+    """The bytes of a file that someone else made, unless there are more than expected.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> _ = file.write_text("four")
+    >>> read_plain(file, most_bytes=3)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: ...a.txt: 4 bytes is more than a file of ours ever has
+    """
+    with open_plain(path, links=links) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            # The file may grow while we look at it, so the size alone is no promise.
+            data = file.read(most_bytes + 1) if size <= most_bytes else b""
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be read ({error})") from None
+    if max(size, len(data)) > most_bytes:
+        raise FormatError(f"{path}: {size} bytes is more than a file of ours ever has")
+    return data
+
+
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
+    """The sha256 of a plain file's bytes, in hexadecimal."""
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

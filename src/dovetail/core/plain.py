@@ -15,6 +15,7 @@ import json
 import math
 import sys
 import types
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,14 +31,18 @@ from typing import (
     get_type_hints,
 )
 
-from dovetail.core.errors import DovetailError, FormatError
+from dovetail.core.errors import DovetailError, FormatError, shown
+from dovetail.core.files import read_plain
 
-__all__ = ["dumps", "from_plain", "read_json", "to_plain"]
+__all__ = ["dumps", "from_plain", "parse_json", "read_json", "to_plain"]
 
 T = TypeVar("T")
 
 MOST_BYTES = 4 << 20
 """A JSON file of ours is small; a larger one is refused before it is parsed."""
+
+DEEPEST = 128
+"""The deepest nesting of a JSON file of ours; a deeper one would exhaust whoever walks it."""
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -91,23 +96,62 @@ def dumps(value: Any) -> str:
     return text + "\n"
 
 
-def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
-    """Parse a JSON file, refusing what is missing, too large, too deep or not JSON."""
+def read_json(path: Path, *, most_bytes: int = MOST_BYTES, links: bool = True) -> Any:
+    """Parse a JSON file, refusing what is missing, no plain file, too large, too deep or not JSON.
+
+    With ``links=False`` a symbolic link is refused too.
+    """
+    if path.is_dir():
+        raise FormatError(f"{path}: not readable as JSON (it is a folder)")
+    return parse_json(read_plain(path, most_bytes=most_bytes, links=links), str(path))
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Parse JSON that someone else wrote, more strictly than Python does.
+
+    UTF-8 without a byte-order mark; no NaN; no key twice in one object, which two readers could
+    understand differently; no text that cannot be written again; limited in depth.
+
+    >>> parse_json(b'{"a": 1, "a": 2}', "x.json")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: x.json: not readable as JSON ('a' is there twice)
+    """
     try:
-        size = path.stat().st_size
-        if size > most_bytes:
-            raise FormatError(f"{path}: {size} bytes is more than a JSON file of ours ever has")
-        return json.loads(path.read_bytes(), parse_constant=_no_constant)
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{path}: not readable as JSON ({error})") from None
+        value = json.loads(
+            data.decode(), parse_constant=_no_constant, object_pairs_hook=_no_key_twice
+        )
+        if rb"\ud" in data.lower():  # half a surrogate pair is a text that no file can hold
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: not readable as JSON ({error})") from None
+    if _deeper_than(DEEPEST, value):
+        raise FormatError(f"{where}: not readable as JSON (nested deeper than {DEEPEST})")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{shown(twice)} is there twice")
+    return found
+
+
+def _deeper_than(most: int, value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return bool(level)
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
@@ -122,7 +166,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value not in get_args(kind):
             choices = ", ".join(str(choice) for choice in get_args(kind))
-            raise FormatError(f"{where}: expected one of {choices}; found {value!r}")
+            raise FormatError(f"{where}: expected one of {choices}; found {shown(value)}")
         return value
     if origin is tuple:
         return _read_tuple(get_args(kind), value, where)
@@ -173,7 +217,7 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
     hints = _hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     if unknown := sorted(set(value) - set(fields)):
-        raise FormatError(f"{where}: unknown field {unknown[0]!r}")
+        raise FormatError(f"{where}: unknown field {shown(unknown[0])}")
     given = {
         name: _read(hints[name], value[name], f"{where}.{name}") for name in fields if name in value
     }
@@ -215,6 +259,5 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _wrong(kind: Any, value: Any, where: str) -> FormatError:
     name = getattr(kind, "__name__", None) if get_origin(kind) is None else None
-    shown = repr(value)
-    shown = shown if len(shown) < 60 else shown[:57] + "..."
-    return FormatError(f"{where}: expected {name or kind}, found {type(value).__name__} {shown}")
+    found = f"{type(value).__name__} {shown(value, 60)}"
+    return FormatError(f"{where}: expected {name or kind}, found {found}")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["derived_seed", "generator", "seeded"]
+__all__ = ["derived_seed", "generator", "reseed", "seeded"]
 
 
 def derived_seed(seed: int, *purpose: str | int) -> int:
@@ -36,6 +36,22 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derived_seed(seed, *purpose))
 
 
+def reseed(seed: int, device: torch.device | None = None) -> None:
+    """Seed torch's global generators of the CPU and of one device.
+
+    ``torch.manual_seed`` also queues a call, with its stack trace, for each kind of accelerator
+    that is not there: three quarters of a millisecond, which is much in an epoch of small steps.
+
+    >>> reseed(1); a = torch.rand(1); reseed(1); bool(a == torch.rand(1))
+    True
+    """
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device is not None and device.type == "mps":
+        torch.mps.manual_seed(seed)
+
+
 @contextmanager
 def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     """Run a block under a derived seed and leave torch's global generators as they were.
@@ -48,5 +64,6 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     True
     """
     with torch.random.fork_rng():
-        torch.manual_seed(derived_seed(seed, *purpose))
+        device = torch.device("cuda") if torch.cuda.is_available() else None
+        reseed(derived_seed(seed, *purpose), device)
         yield

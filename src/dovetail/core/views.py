@@ -6,6 +6,7 @@ knows what was measured, and nothing here knows how it will be drawn.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,9 @@ __all__ = [
 ]
 
 Cell = str | bool | int | float | None
+
+_FORMAT = re.compile(r"[+ -]?\d{0,2}[,_]?(\.\d{1,2})?[deEfFgGn%]?")
+"""The formats a table applies; a file could name another that makes a number a gigabyte wide."""
 
 
 @dataclass(frozen=True)
@@ -164,4 +168,7 @@ def _shown(cell: Cell, spec: str) -> str:
         return "–"
     if isinstance(cell, str | bool):
         return str(cell)
-    return format(cell, spec)
+    try:
+        return format(cell, spec if _FORMAT.fullmatch(spec) else "")
+    except (ValueError, OverflowError):  # a fraction as "d", or an integer beyond all floats
+        return str(cell)

@@ -7,16 +7,16 @@ annotations before it is called.  Nothing else in a file ever becomes code.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints, overload
 
 from torch import nn
 
-from dovetail.core.errors import FormatError, RecipeError, nearest
+from dovetail.core.errors import FormatError, RecipeError, nearest, shown
 from dovetail.core.plain import from_plain, to_plain
 
 __all__ = ["Builder", "builder", "find_builder", "known_builders", "recipe_hint"]
@@ -38,11 +38,10 @@ class Builder:
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Check the arguments by the annotations and fill in the defaults."""
-        parameters = inspect.signature(self.make).parameters
-        hints = get_type_hints(self.make)
+        parameters, hints = _signature(self.make)
         if unknown := sorted(set(given) - set(parameters)):
             raise RecipeError(
-                f"builder {self.name!r} has no argument {unknown[0]!r}"
+                f"builder {self.name!r} has no argument {shown(unknown[0])}"
                 f"{nearest(unknown[0], parameters)}"
             )
         full = {}
@@ -67,6 +66,11 @@ class Builder:
         full = self.arguments(given)
         wanted = inspect.signature(self.takes).parameters
         return self.takes(**{name: full[name] for name in wanted})
+
+
+@cache
+def _signature(make: Make) -> tuple[Mapping[str, inspect.Parameter], dict[str, Any]]:
+    return inspect.signature(make).parameters, get_type_hints(make)
 
 
 _OURS = {
@@ -150,7 +154,7 @@ def find_builder(name: str) -> Builder:
     if name not in _KNOWN:
         _register(name)
     if name not in _KNOWN:
-        raise RecipeError(f"unknown builder {name!r}{nearest(name, known_builders())}")
+        raise RecipeError(f"unknown builder {shown(name)}{nearest(name, known_builders())}")
     return _KNOWN[name]
 
 

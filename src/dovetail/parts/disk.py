@@ -10,30 +10,32 @@ The folder follows the Hugging Face layout, so that it can go to a hub as it is:
 
 Reading: the two JSON files within size limits; sizes and sha256 of all files; the recipe, refusing
 unknown operators, builders and arguments; the module on the meta device, whose every name, shape
-and dtype must equal the safetensors header; only then the real module, loaded strictly.
+and dtype must equal the safetensors header; only then the real module, loaded strictly.  Links,
+pipes and devices are never opened; files that the manifest does not list are never looked at.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from dovetail.core.errors import DovetailError, FormatError, first_line
-from dovetail.core.files import sha256_of, whole_folder
-from dovetail.core.plain import dumps, from_plain, read_json, to_plain
+from dovetail.core.errors import FormatError, first_line, shown
+from dovetail.core.files import read_plain, sha256_of, whole_folder
+from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, read_json, to_plain
 from dovetail.parts import probe
 from dovetail.parts.card import card
 from dovetail.parts.contract import Contract
 from dovetail.parts.origin import Origin
-from dovetail.parts.recipe import Recipe, read_recipe, rebuild
+from dovetail.parts.planning import plan
+from dovetail.parts.recipe import Recipe, read_recipe
 from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import digest_of, dtype_name
+from dovetail.parts.weights import check_header, digest_of, dtype_name
 
 __all__ = ["FORMAT", "Facts", "is_part_folder", "read_facts", "read_module", "replay", "write"]
 
@@ -90,7 +92,7 @@ def write(
 ) -> None:
     """Write a part's folder; it appears whole or not at all."""
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    planned = _on_meta(read_recipe(to_plain(recipe)))
+    planned = plan(read_recipe(to_plain(recipe))).module
     if wrong := _differences(_described(state), _described(planned.state_dict())) or _restructured(
         module, planned
     ):
@@ -100,7 +102,7 @@ def write(
         )
     digest = digest_of(module)
     files = {
-        _CONFIG: dumps(_config(contract, recipe, origin)).encode(),
+        _CONFIG: _config(contract, recipe, origin),
         # Tied tensors are written once a name; the builder ties them again.
         _WEIGHTS: save({name: tensor.clone().contiguous() for name, tensor in state.items()}),
         "README.md": card(contract, recipe, origin, digest).encode(),
@@ -121,15 +123,15 @@ def read_facts(folder: Path, *, check_hashes: bool = True, check_builders: bool 
     """
     if not folder.is_dir():
         raise FormatError(f"{folder}: no such folder")
-    raw = read_json(folder / _MANIFEST)
+    raw = read_json(folder / _MANIFEST, links=False)
     found = raw.get("format") if isinstance(raw, dict) else None
     if found != FORMAT:
         raise FormatError(
-            f"{folder}: part format {found!r}, this dovetail reads {FORMAT}; update dovetail"
+            f"{folder}: part format {shown(found)}, this dovetail reads {FORMAT}; update dovetail"
         )
     manifest = from_plain(_Manifest, raw, _MANIFEST)
     _check_files(folder, manifest.files, check_hashes)
-    config = read_json(folder / _CONFIG)
+    config = _read_config(folder / _CONFIG, manifest.files[_CONFIG], check_hashes)
     for name in ("contract", "recipe", "origin"):
         if not isinstance(config, dict) or name not in config:
             raise FormatError(f"{folder / _CONFIG}: {name!r} is missing")
@@ -144,14 +146,21 @@ def read_facts(folder: Path, *, check_hashes: bool = True, check_builders: bool 
 
 def read_module(folder: Path, facts: Facts) -> nn.Module:
     """Rebuild the module and load its weights, or refuse and build nothing."""
-    planned = _on_meta(facts.recipe)
-    wrong = _differences(_header(folder / _WEIGHTS), _described(planned.state_dict()))
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise FormatError(f"{folder / _WEIGHTS} does not fit its recipe: {wrong[0]}{more}")
-    with torch.random.fork_rng():
-        module = rebuild(facts.recipe)
-    module.load_state_dict(load_file(folder / _WEIGHTS), strict=True)
+    path, planned = folder / _WEIGHTS, plan(facts.recipe)
+    wanted = _described(planned.module.state_dict())
+    check_header(path, wanted)
+    try:
+        # One handle for both: a file exchanged between the check and the loading is not seen.
+        with safe_open(path, framework="pt") as file:
+            if wrong := _differences(_header(file), wanted):
+                more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+                raise FormatError(f"{path} does not fit its recipe: {wrong[0]}{more}")
+            module = planned.with_memory()
+            module.load_state_dict({name: file.get_tensor(name) for name in wanted}, strict=True)
+    except (SafetensorError, OSError) as error:
+        raise FormatError(f"{path}: not a safetensors file ({error})") from None
+    except RuntimeError as error:  # a builder that makes another module than on the meta device
+        raise FormatError(f"{path}: cannot be loaded ({first_line(error)})") from None
     module.eval()
     if digest_of(module) != facts.digest:
         raise FormatError(f"{folder}: the weights' digest differs from the manifest's")
@@ -168,13 +177,18 @@ def replay(folder: Path, module: nn.Module) -> None:
         raise FormatError(f"{folder}: the part no longer gives the output it was stored with")
 
 
-def _config(contract: Contract, recipe: Recipe, origin: Origin) -> dict[str, Any]:
-    return {
+def _config(contract: Contract, recipe: Recipe, origin: Origin) -> bytes:
+    value = {
         "library_name": "dovetail",
         "contract": to_plain(contract),
         "recipe": to_plain(recipe),
         "origin": to_plain(origin),
     }
+    data = dumps(value).encode()
+    if len(data) > MOST_BYTES:  # nobody could read it again
+        raise FormatError(f"{_CONFIG} would have {len(data)} bytes, at most {MOST_BYTES} are read")
+    parse_json(data, _CONFIG)
+    return data
 
 
 def _check_files(folder: Path, files: dict[str, _File], check_hashes: bool) -> None:
@@ -183,24 +197,22 @@ def _check_files(folder: Path, files: dict[str, _File], check_hashes: bool) -> N
             raise FormatError(f"{folder / _MANIFEST}: does not list {name}")
     for name, expected in files.items():
         if name not in _ALLOWED:
-            raise FormatError(f"{folder / _MANIFEST}: {name!r} is not a file of a part")
+            raise FormatError(f"{folder / _MANIFEST}: {shown(name)} is not a file of a part")
         path = folder / name
         if path.is_symlink() or not path.is_file():
             raise FormatError(f"{path}: missing, or not a plain file")
         if (size := path.stat().st_size) != expected.size:
             raise FormatError(f"{path}: {size} bytes, the manifest says {expected.size}")
-        if check_hashes and sha256_of(path) != expected.sha256:
+        if check_hashes and name != _CONFIG and sha256_of(path) != expected.sha256:
             raise FormatError(f"{path}: sha256 differs from the manifest")
 
 
-def _on_meta(recipe: Recipe) -> nn.Module:
-    try:
-        with torch.device("meta"), torch.random.fork_rng():
-            return rebuild(recipe)
-    except DovetailError:
-        raise
-    except Exception as error:  # a builder is code of others; its failure is the recipe's
-        raise FormatError(f"the recipe cannot be built ({first_line(error)})") from None
+def _read_config(path: Path, expected: _File, check_hash: bool) -> Any:
+    """The config's JSON, from the very bytes whose hash was checked."""
+    data = read_plain(path, most_bytes=MOST_BYTES, links=False)
+    if check_hash and hashlib.sha256(data).hexdigest() != expected.sha256:
+        raise FormatError(f"{path}: sha256 differs from the manifest")
+    return parse_json(data, str(path))
 
 
 Described = dict[str, tuple[str, tuple[int, ...]]]
@@ -228,19 +240,15 @@ def _described(state: dict[str, Tensor]) -> Described:
     return {name: (dtype_name(t.dtype), tuple(t.shape)) for name, t in state.items()}
 
 
-def _header(path: Path) -> Described:
-    try:
-        with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {
-                name: (
-                    _SAFETENSORS_DTYPES.get(part.get_dtype(), part.get_dtype()),
-                    tuple(part.get_shape()),
-                )
-                for name, part in slices.items()
-            }
-    except (SafetensorError, OSError) as error:
-        raise FormatError(f"{path}: not a safetensors file ({error})") from None
+def _header(file: Any) -> Described:
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+    return {
+        name: (
+            _SAFETENSORS_DTYPES.get(part.get_dtype(), part.get_dtype()),
+            tuple(part.get_shape()),
+        )
+        for name, part in slices.items()
+    }
 
 
 def _differences(found: Described, wanted: Described) -> list[str]:

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dovetail.core.errors import FormatError, first_line
-from dovetail.parts.contract import Contract
+from dovetail.parts.contract import Contract, Port, shown_shape
 from dovetail.parts.modes import evaluating
+from dovetail.parts.weights import check_header, dtype_name
 
 __all__ = ["agrees", "record"]
 
@@ -45,16 +46,29 @@ def agrees(path: Path, module: nn.Module, contract: Contract) -> bool:
     """Whether the module still gives the outputs in the file.
 
     Outputs are compared to 1e-4 of their size: bits differ between processors, meaning does not.
+    Both must have the shapes of the contract, whose word is otherwise only its author's.
     """
     try:
+        check_header(path, ())
         stored = load_file(path)
         inputs = [stored[f"input.{i}"] for i in range(len(contract.takes))]
         expected = [stored[f"output.{i}"] for i in range(len(stored) - len(inputs))]
+        _check_shapes(contract.takes, inputs)
         outputs = _run(module, inputs)
+        _check_shapes(contract.gives, list(outputs))
     except Exception as error:  # the file may lie, and the module is code of others
         reason = first_line(error)
         raise FormatError(f"{path}: the probe cannot be replayed ({reason})") from None
     return len(outputs) == len(expected) and all(map(_close, outputs, expected))
+
+
+def _check_shapes(ports: tuple[Port, ...], values: list[Any]) -> None:
+    for port, value in zip(ports, values, strict=False):
+        if isinstance(value, Tensor):
+            found = Port(tuple(value.shape[1:]), dtype_name(value.dtype))
+            if why := port.obstacles(found):
+                said = shown_shape(port.shape)
+                raise FormatError(f"the contract says {said}, the probe has another {why[0]}")
 
 
 def _run(module: nn.Module, inputs: list[Tensor]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from dovetail.core.errors import FormatError, RecipeError, nearest
+from dovetail.core.errors import FormatError, RecipeError, nearest, shown
 from dovetail.core.plain import from_plain, to_plain
 from dovetail.parts.builders import find_builder
 from dovetail.parts.norms import with_batch_statistics
@@ -33,6 +33,11 @@ __all__ = [
 
 DEEPEST = 32
 """Recipes nest as parts are cut and joined; one deeper than this is not of our making."""
+
+MOST_VALUES = 4096
+"""Operators, arguments and items of a recipe, together; a longer one is not of our making."""
+
+_LARGEST = 2**63 - 1  # what torch can count to; Python alone would happily multiply on
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ def read_recipe(value: Any, where: str = "recipe", *, check: bool = True) -> Rec
     ...
     dovetail.core.errors.RecipeError: recipe: unknown operator 'run'; there is build, cut, ...
     """
+    _check_size(value, where)
     try:
         recipe = _read(value, where, depth=0)
     except FormatError as error:
@@ -182,6 +188,20 @@ def chain_modules(modules: list[nn.Module], norms: Literal["stored", "batch"]) -
     return with_batch_statistics(joined) if norms == "batch" else joined
 
 
+def _check_size(value: Any, where: str) -> None:
+    """Refuse a recipe of many thousand values, or with a number that no tensor can have."""
+    waiting, seen = [value], 0
+    while waiting:
+        each = waiting.pop()
+        seen += 1
+        if isinstance(each, dict | list):
+            if seen + len(waiting) + len(each) > MOST_VALUES:
+                raise RecipeError(f"{where}: more than {MOST_VALUES} values")
+            waiting += each.values() if isinstance(each, dict) else each
+        elif isinstance(each, int) and abs(each) > _LARGEST:
+            raise RecipeError(f"{where}: no tensor is as large as {shown(each)}")
+
+
 def _read(value: Any, where: str, depth: int) -> Recipe:
     if depth > DEEPEST:
         raise RecipeError(f"{where}: nested deeper than {DEEPEST} operators")
@@ -190,11 +210,13 @@ def _read(value: Any, where: str, depth: int) -> Recipe:
     operator = next((key for key in _OPERATORS if key in value), None)
     if operator is None:
         found = next(iter(value), "nothing")
-        raise RecipeError(f"{where}: unknown operator {found!r}{nearest(str(found), _OPERATORS)}")
+        raise RecipeError(
+            f"{where}: unknown operator {shown(found)}{nearest(str(found), _OPERATORS)}"
+        )
     if operator == "build":
         return from_plain(Build, value, where)
     if len(value) > 1:
-        raise RecipeError(f"{where}: {operator!r} stands alone, found {sorted(value)}")
+        raise RecipeError(f"{where}: {operator!r} stands alone, found {shown(sorted(value))}")
     fields = value[operator]
     if not isinstance(fields, dict):
         raise RecipeError(f"{where}: {operator!r} needs named fields")

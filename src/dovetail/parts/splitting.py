@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch import fx, nn
 
-from dovetail.core.errors import CutError, nearest
+from dovetail.core.errors import CutError, nearest, shown
 from dovetail.parts.tracing import Untraceable, trace
 from dovetail.parts.weights import shared_tensors
 
@@ -74,10 +74,10 @@ def split(module: nn.Module, at: str) -> Halves:
     try:
         halves = _split(module, at)
     except _NoSuchPoint:
-        raise CutError(f"no cut point {at!r}{nearest(at, points(module))}") from None
+        raise CutError(f"no cut point {shown(at)}{_near(module, at)}") from None
     except Untraceable as why:
         raise CutError(
-            f"cannot cut at {at!r}: {why}; cut outside of it, or build it as an nn.Sequential"
+            f"cannot cut at {shown(at)}: {why}; cut outside of it, or build it as an nn.Sequential"
         ) from None
     whole = set(module.state_dict())
     front, back = set(halves.front.state_dict()), set(halves.back.state_dict())
@@ -99,6 +99,12 @@ def points(module: nn.Module) -> Iterator[str]:
             yield from (f"{place.name}.{inner}" for inner in points(place.child))
         if not place.last:
             yield place.name
+
+
+def _near(module: nn.Module, at: str) -> str:
+    """What the user may have meant.  Finding the points opens every module, so not of very many."""
+    names = [name for name, _ in module.named_modules() if name]
+    return nearest(at, points(module) if len(names) <= 500 else names)
 
 
 def _split(module: nn.Module, at: str) -> Halves:
@@ -212,7 +218,7 @@ def _find(module: nn.Module, graph: fx.Graph, at: str) -> tuple[fx.Node, str]:
             if calls[node.target] > 1:
                 raise CutError(
                     f"{target!r} is called {calls[node.target]} times, so it names no one place"
-                    f"{nearest(at, points(module))}"
+                    f"{_near(module, at)}"
                 )
             if at == target and _gives_several(node):
                 raise CutError(f"{target!r} gives several values; cut before or after it")

@@ -4,15 +4,43 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
+from dovetail.core.errors import FormatError
+from dovetail.core.files import open_plain
+from dovetail.core.plain import parse_json
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["digest_of", "dtype_name", "meta_copy", "raw_bytes", "shared_tensors"]
+__all__ = [
+    "check_header",
+    "digest_of",
+    "dtype_name",
+    "meta_copy",
+    "raw_bytes",
+    "shared_tensors",
+]
+
+
+def check_header(path: Path, names: Collection[str]) -> None:
+    """Refuse a safetensors header that is no JSON, or far longer than these names need.
+
+    The library would read a hundred megabytes of it, and take a name that is there twice.
+    """
+    where = f"{path}: not a safetensors file"
+    # A name can grow sixfold where JSON escapes it; the rest of an entry is short.
+    most = 65536 + sum(6 * len(name.encode()) + 512 for name in names)
+    with open_plain(path, links=False) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > most:
+            raise FormatError(f"{where} (a header of {length} bytes for {len(names)} tensors)")
+        parse_json(file.read(length), where)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

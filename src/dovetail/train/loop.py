@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dovetail.core.device import choose_device
 from dovetail.core.errors import DovetailError, FormatError, TrainingError, first_line
 from dovetail.core.progress import progress
-from dovetail.core.seeds import derived_seed
+from dovetail.core.seeds import derived_seed, reseed
 from dovetail.train.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -137,7 +137,7 @@ class _Run:
     def _one_epoch(self, tick: Callable[[str], None], resumed: bool) -> None:
         began = time.perf_counter()
         if not resumed:
-            torch.manual_seed(derived_seed(self.seed, "epoch", self.epoch))
+            reseed(derived_seed(self.seed, "epoch", self.epoch), self.device)
             self.losses = []
         self.module.train()
         first_step = self.epoch * len(self.batches)

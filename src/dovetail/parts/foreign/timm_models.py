@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from dovetail.core.errors import RecipeError, nearest
+from dovetail.core.errors import RecipeError, nearest, shown
 from dovetail.core.extras import need
 from dovetail.parts.builders import Builder
 from dovetail.parts.contract import Preprocess
@@ -28,7 +28,8 @@ def builder_for(name: str) -> Builder:
     # Names with a scheme, such as hf-hub:..., are addresses; only what timm lists is a name.
     if architecture not in timm.list_models():
         raise RecipeError(
-            f"timm has no architecture {architecture!r}{nearest(architecture, timm.list_models())}"
+            f"timm has no architecture {shown(architecture)}"
+            f"{nearest(architecture, timm.list_models())}"
         )
     default = timm.get_pretrained_cfg(architecture)
     side = (default.input_size if default else (3, 224, 224))[-1]

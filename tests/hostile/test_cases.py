@@ -1,0 +1,64 @@
+"""Every trick is refused with our error, quickly, in little memory, and nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hostile.cases import CASES
+
+SECONDS = 1.0
+MEGABYTES = 200
+LONGEST_MESSAGE = 2000
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    tests = Path(__file__).parents[1]
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "hostile.measured", str(folder)],
+        cwd=tests,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tests)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_trick_is_refused(name, measured):
+    found = measured["cases"][name]
+    assert found.get("ours"), f"{found['error']}: {found.get('says')}\n{found.get('trace')}"
+    assert CASES[name].says in found["says"].splitlines()[0]
+    assert found["length"] < LONGEST_MESSAGE
+    assert not found["canary"], "code from the file was run"
+    assert found["cpu"] < SECONDS  # of the processor: a busy machine is not the reader's fault
+    assert found["megabytes"] < MEGABYTES
+
+
+def test_the_canary_sings_when_a_pickle_is_run(tmp_path):
+    import pickle
+
+    from hostile.cases import Bomb
+
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "canary"))).close()
+    assert (tmp_path / "canary").exists()
+
+
+def test_a_shelf_of_lies_still_serves_the_good_parts(measured):
+    shelf = measured["shelf"]
+    hostile = {f"{name}@1" for name, case in CASES.items() if case.is_part}
+    good = {"aaa-good@1", "zzz-good@1"}
+    not_folders = {"a-zip-in-place-of-the-folder@1"}
+    assert set(shelf["listed"]) == (hostile - not_folders) | good
+    assert set(shelf["problems"]) == hostile - not_folders
+    assert all(shelf["listed"][ref] is None for ref in good)
+    assert len(set(shelf["loads"])) == 1
+    assert not measured["canary"]

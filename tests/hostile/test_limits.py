@@ -1,0 +1,71 @@
+"""The limits leave room for everything we write ourselves."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dovetail.core.errors import FormatError, nearest, shown
+from dovetail.core.plain import DEEPEST as DEEPEST_JSON
+from dovetail.core.plain import dumps, parse_json
+from dovetail.core.views import Table
+from dovetail.parts.recipe import DEEPEST, Build, Join, read_recipe
+
+
+def test_the_deepest_recipe_is_not_too_deep_as_json():
+    recipe = Build("mlp", {"hidden": [5]})
+    for _ in range(DEEPEST):
+        recipe = Join((recipe, Build("mlp")))
+    config = parse_json(dumps({"recipe": recipe}).encode(), "config.json")
+    assert read_recipe(config["recipe"]) == recipe
+
+
+@pytest.mark.parametrize(("depth", "refused"), [(DEEPEST_JSON, False), (DEEPEST_JSON + 1, True)])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_the_depth_is_counted(depth, refused, opening, closing):
+    data = (opening * depth + "1" + closing * depth).encode()
+    if refused:
+        with pytest.raises(FormatError, match="nested deeper than"):
+            parse_json(data, "a.json")
+    else:
+        parse_json(data, "a.json")
+
+
+def test_text_beyond_the_first_plane_is_read_and_half_of_it_is_not():
+    assert parse_json(dumps("🪵").encode(), "a.json") == "🪵"
+    assert parse_json(rb'"\\ud800"', "a.json") == r"\ud800"  # a backslash, not a character
+    with pytest.raises(FormatError, match="not readable as JSON"):
+        parse_json(rb'"\ud800"', "a.json")
+
+
+def test_names_of_any_length_are_compared_and_shown_quickly():
+    start = time.process_time()
+    assert nearest("x" * 10_000_000, ["mlp"]) == "; there is mlp"
+    assert len(shown("x" * 10_000_000)) == 80
+    assert time.process_time() - start < 0.5
+
+
+def test_what_repr_cannot_write_is_still_shown():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shown(deep) == "<list>"
+    assert shown(10**5000) == "<int>"
+    while deep:  # taken apart by hand: the collector would go as deep
+        deep = deep.pop()  # type: ignore[assignment]
+
+
+def test_a_cell_that_its_format_does_not_fit_is_shown_as_it_is():
+    table = Table(("a", "b"), ((0.5, 10**400),), formats=("d", ".1%"))
+    assert table.shown() == (("0.5", str(10**400)),)
+
+
+@pytest.mark.parametrize("spec", ["1000000000d", ".1000000000f", "{0.__class__}", ">999999999"])
+def test_a_format_that_is_none_of_ours_is_not_applied(spec):
+    assert Table(("a",), ((1,),), formats=(spec,)).shown() == (("1",),)
+
+
+@pytest.mark.parametrize("spec", ["", "d", ".1%", ".4g", ",", "+.2f", "5.1f", ",.0f", "8,d"])
+def test_ordinary_formats_are_formats(spec):
+    assert Table(("a",), ((1234,),), formats=(spec,)).shown() == ((format(1234, spec),),)
