@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 
+import numpy as np
 import pytest
 
-from dovetail.core.errors import FormatError, nearest, shown
+from dovetail.core.errors import DovetailError, FormatError, nearest, shown
 from dovetail.core.plain import DEEPEST as DEEPEST_JSON
 from dovetail.core.plain import dumps, parse_json
 from dovetail.core.views import Table
 from dovetail.parts.recipe import DEEPEST, Build, Join, read_recipe
+from dovetail.shelf.store import Shelf
+from dovetail.tasks.readers import read_idx, read_npz
+from dovetail.train.checkpoint import load_checkpoint
 
 
 def test_the_deepest_recipe_is_not_too_deep_as_json():
@@ -69,3 +74,25 @@ def test_a_format_that_is_none_of_ours_is_not_applied(spec):
 @pytest.mark.parametrize("spec", ["", "d", ".1%", ".4g", ",", "+.2f", "5.1f", ",.0f", "8,d"])
 def test_ordinary_formats_are_formats(spec):
     assert Table(("a",), ((1234,),), formats=(spec,)).shown() == ((format(1234, spec),),)
+
+
+@pytest.mark.parametrize("reader", ["idx", "npz", "checkpoint", "index"])
+def test_a_pipe_is_refused_and_not_waited_for(reader, tmp_path):
+    pipe = tmp_path / {"npz": "data.npz", "index": ".index.json"}.get(reader, "file")
+    os.mkfifo(pipe)
+    if reader == "index":
+        assert len(Shelf(tmp_path).entries()) == 0  # an index that cannot be read is made anew
+        return
+    read = {
+        "idx": lambda: read_idx(pipe),
+        "npz": lambda: read_npz(pipe),
+        "checkpoint": lambda: load_checkpoint(pipe, {}),
+    }[reader]
+    with pytest.raises(DovetailError, match="not a plain file"):
+        read()
+
+
+def test_an_archive_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((90, 1024, 1024), np.uint8), y=[0] * 90)
+    with pytest.raises(DovetailError, match="would unpack to"):
+        read_npz(tmp_path / "bomb.npz")

@@ -106,7 +106,7 @@ def test_a_file_that_only_says_it_is_gzip_is_refused(tmp_path):
 def test_no_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(TaskError, match="no such file"):
         read_idx(tmp_path / "nothing")
-    with pytest.raises(TaskError, match="Is a directory"):
+    with pytest.raises(FormatError, match="not a plain file"):
         read_idx(tmp_path)
 
 

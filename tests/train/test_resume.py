@@ -322,7 +322,7 @@ def test_a_safetensors_file_of_someone_else_is_refused(net, task, tmp_path):
 
 
 def test_a_folder_is_no_checkpoint(net, task, tmp_path):
-    with pytest.raises(FormatError, match=r"no checkpoint|cannot write"):
+    with pytest.raises(FormatError, match="not a plain file"):
         run(net, task, tmp_path)
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dovetail.core.errors import SettingsError, TaskError, first_line
+from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.views import Table
 from dovetail.flows.locate import find_part
 from dovetail.flows.outcome import Outcome
 from dovetail.running.predict import predict as predict_inputs
 from dovetail.tasks.builtin import load_task
+from dovetail.tasks.readers import read_arrays
 
 __all__ = ["predict"]
 
 _KEYS = ("x", "X", "inputs", "x_test")
-_UNREADABLE = (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 def predict(
@@ -58,7 +54,7 @@ def predict(
 def _inputs(source: str, data: str | Path | None) -> tuple[Any, list[str] | None]:
     path = Path(source)
     if path.suffix in (".npy", ".npz"):
-        arrays = _arrays(path)
+        arrays = read_arrays(path, single=True)
         found = next((key for key in _KEYS if key in arrays), None)
         if found is None:
             listed = ", ".join(sorted(arrays)) or "nothing"
@@ -68,18 +64,3 @@ def _inputs(source: str, data: str | Path | None) -> tuple[Any, list[str] | None
     inputs, targets = task.subset("test")
     truths = [task.classes[i] for i in targets.tolist()] if task.kind == "classes" else None
     return inputs, truths
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of a file by name; the only one of an .npy file is called x."""
-    try:
-        with open(path, "rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"x": loaded}
-            with loaded:
-                return {key: loaded[key] for key in loaded.files}
-    except FileNotFoundError:
-        raise TaskError(f"{path}: no such file") from None
-    except _UNREADABLE as error:
-        raise TaskError(f"{path}: not an array file ({first_line(error)})") from None

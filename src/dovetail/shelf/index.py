@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.core.errors import DovetailError, ShelfError
-from dovetail.core.files import write_whole
+from dovetail.core.files import read_plain, write_whole
 from dovetail.core.plain import from_plain, to_plain
 from dovetail.parts.contract import Contract
 from dovetail.parts.origin import Origin
@@ -34,6 +34,7 @@ from dovetail.shelf.notes import SUFFIX
 __all__ = ["Index", "Slot", "names", "slots"]
 
 FILE = ".index.json"
+_MOST_BYTES = 1 << 30
 FORMAT = 2
 """Raise when rows change their meaning; an index of another number is rebuilt, not read."""
 
@@ -97,7 +98,9 @@ class Index:
     def _stored(self) -> _Stored:
         """What the index file holds; nothing when it is missing, damaged or of another format."""
         try:
-            check, _, body = (self.folder / FILE).read_bytes().partition(b"\n")
+            check, _, body = read_plain(
+                self.folder / FILE, most_bytes=_MOST_BYTES, links=False
+            ).partition(b"\n")
             if check.decode() != hashlib.sha256(body).hexdigest():
                 return _Stored()
             value = json.loads(body)

@@ -15,9 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dovetail.core.errors import FormatError, TaskError
+from dovetail.core.files import open_plain
 from dovetail.tasks.task import Kind, Task
 
-__all__ = ["IDX_FILES", "find_idx", "read_idx", "read_idx_bytes", "read_idx_folder", "read_npz"]
+__all__ = [
+    "IDX_FILES",
+    "find_idx",
+    "read_arrays",
+    "read_idx",
+    "read_idx_bytes",
+    "read_idx_folder",
+    "read_npz",
+]
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 IDX_FILES = {
@@ -30,6 +39,9 @@ IDX_FILES = {
 
 _MOST_DEFLATED = 1032
 """Deflate cannot shrink by more than this, so a header that promises more is a lie."""
+
+_LARGE, _MOST_UNPACKED = 64 << 20, 200
+"""An archive above this many bytes that shrinks its arrays by more than this is not data."""
 
 _WHOLE_KEYS = (("inputs", "targets"), ("x", "y"), ("X", "y"))
 _SPLIT_KEYS = (
@@ -56,10 +68,8 @@ def read_idx(path: str | Path) -> npt.NDArray[Any]:
     """
     path = Path(path)
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             return _unzip_idx(file, str(path), path.stat().st_size, path.suffix == ".gz")
-    except FileNotFoundError:
-        raise TaskError(f"{path}: no such file") from None
     except OSError as error:
         raise TaskError(f"{path}: {error.strerror or error}") from None
 
@@ -145,7 +155,7 @@ def read_npz(
     Task('toy', 2 classes, 20 inputs 3, train 14 / validation 2 / test 4)
     """
     path = Path(path)
-    arrays = _load_npz(path)
+    arrays = read_arrays(path)
     named = name if name is not None else path.stem
     classes = arrays["classes"].tolist() if "classes" in arrays else None
     for x, y in _WHOLE_KEYS:
@@ -198,26 +208,52 @@ def _read_idx(file: IO[bytes], path: str, most: int) -> npt.NDArray[Any]:
     return values.astype(dtype.newbyteorder("="), copy=False)
 
 
-def _load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(path: Path, *, single: bool = False) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz file by name; with ``single`` also the one of an npy file, called x.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "a.npy"
+    >>> np.save(file, [1, 2]); read_arrays(file, single=True)
+    {'x': array([1, 2])}
+    """
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             loaded = np.load(file, allow_pickle=False)
+            if single and isinstance(loaded, np.ndarray):
+                return {"x": loaded}
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise FormatError(f"{path}: a single array, not an npz file; save x and y in one")
             with loaded:
+                _refuse_bomb(path, file)
                 return {key: loaded[key] for key in loaded.files}
-    except FileNotFoundError:
-        raise TaskError(f"{path}: no such file") from None
-    except FormatError:
+    except (FormatError, TaskError):
         raise
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError) as error:
         pickled = "allow_pickle" in str(error)
         reason = "holds pickled objects or no arrays at all" if pickled else "damaged or truncated"
-        raise FormatError(f"{path}: not a readable npz file: {reason}") from None
+        kind = "array" if single else "npz"
+        raise FormatError(f"{path}: not a readable {kind} file: {reason}") from None
     except MemoryError:
         raise FormatError(f"{path}: promises arrays larger than this machine's memory") from None
     except OSError as error:
         raise TaskError(f"{path}: {error.strerror or error}") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if not path.exists():
+        raise TaskError(f"{path}: no such file")
+    return open_plain(path)
+
+
+def _refuse_bomb(path: Path, file: IO[bytes]) -> None:
+    """Refuse an archive that unpacks to far more than its size, before a byte is unpacked."""
+    with zipfile.ZipFile(file) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    size = path.stat().st_size
+    if unpacked > _LARGE and unpacked > _MOST_UNPACKED * size:
+        raise FormatError(
+            f"{path}: {size} bytes would unpack to {unpacked}; if that is meant, save it with "
+            "np.savez instead of np.savez_compressed"
+        )
 
 
 def _kind_of(targets: npt.NDArray[Any]) -> Kind:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dovetail.core.errors import FormatError, SettingsError
-from dovetail.core.files import write_whole
+from dovetail.core.files import open_plain, write_whole
 from dovetail.core.plain import to_plain
 
 __all__ = ["Checkpoint", "load_checkpoint", "optimiser_state", "restore_optimiser"]
@@ -57,6 +57,7 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
     """Read a checkpoint of the same training; ``None`` when there is none yet."""
     if not path.exists():
         return None
+    open_plain(path).close()  # a pipe or a device would be waited for, or read without end
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get(_KEY, "{}"))

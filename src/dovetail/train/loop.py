@@ -120,7 +120,7 @@ class _Run:
         self.losses: list[Tensor] = []
         self.stopped = False
         self.file = None if options.checkpoint is None else Path(options.checkpoint)
-        self.saved_at = time.monotonic()
+        self.save_at = time.monotonic() + options.checkpoint_seconds
 
     def to_the_end(self, label: str) -> tuple[Row, ...]:
         resumed = self._restore()
@@ -142,25 +142,23 @@ class _Run:
         self.module.train()
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
-        for batch in self.batches.epoch(self.epoch, self.batch):
-            self.schedule.before_step(first_step + self.batch)
-            self.losses.append(self._step(batch))  # read once an epoch: no step waits for it
-            self.batch += 1
-            tick(words)
-            self._save_now_and_then()
-        self._close_epoch(time.perf_counter() - began)
-
-    def _step(self, batch: Any) -> Tensor:
         try:
-            loss = self.step(batch)
-            self.optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            for batch in self.batches.epoch(self.epoch, self.batch):
+                self.schedule.before_step(first_step + self.batch)
+                loss = self.step(batch)
+                self.optimiser.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimiser.step()
+                self.losses.append(loss.detach())  # read once an epoch: no step waits for it
+                self.batch += 1
+                tick(words)
+                if self.file is not None and time.monotonic() >= self.save_at:
+                    self._save(self.file)
         except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
             if isinstance(error, DovetailError):
                 raise
             raise TrainingError(f"a training step failed: {first_line(error)}") from error
-        return loss.detach()
+        self._close_epoch(time.perf_counter() - began)
 
     def _close_epoch(self, seconds: float) -> None:
         losses = torch.stack(self.losses).tolist()
@@ -185,7 +183,8 @@ class _Run:
         moment = Moment(self.epoch, self.module, row)
         for callback in self.options.callbacks:
             self.stopped |= callback(moment) is True
-        self._save_now_and_then()
+        if self.file is not None and time.monotonic() >= self.save_at:
+            self._save(self.file)
 
     def _stop_early(self) -> None:
         if self.options.patience is None or WATCHED not in self.rows[-1]:
@@ -195,11 +194,7 @@ class _Run:
             self.best = copy.deepcopy(self.module.state_dict())
         self.stopped = since >= self.options.patience
 
-    def _save_now_and_then(self) -> None:
-        if self.file is None:
-            return
-        if time.monotonic() - self.saved_at < self.options.checkpoint_seconds:
-            return
+    def _save(self, file: Path) -> None:
         plain, tensors = optimiser_state(self.optimiser)
         facts = {
             "epoch": self.epoch,
@@ -212,8 +207,8 @@ class _Run:
         losses = {"losses": torch.stack(self.losses)} if self.batch else {}
         best = {f"best/{name}": tensor for name, tensor in self.best.items()}
         tensors = tensors | module_tensors("module", self.module) | random_state(self.device)
-        Checkpoint(self.identity, facts, tensors | best | losses).save(self.file)
-        self.saved_at = time.monotonic()
+        Checkpoint(self.identity, facts, tensors | best | losses).save(file)
+        self.save_at = time.monotonic() + self.options.checkpoint_seconds
 
     def _restore(self) -> bool:
         """Go back to the checkpoint, if there is one; whether it lies inside an epoch."""
