@@ -5,7 +5,7 @@ optimiser and schedule, in one process.  Each round runs the bare loop twice and
 random order; the median over rounds of the ratio to the mean of the two is reported (processor
 time), and the ratio of the two bare ones shows what noise alone does.
 The bare loop does nothing but index, set the rate, forward, backward and step.  Ours also keeps the
-running loss, the history, a checkpoint at its default interval and (silent) progress.  The weights
+running loss, the history, the clock of its checkpoints and (silent) progress.  The weights
 must come out bit-identical, or the comparison would be between different work.
 """
 

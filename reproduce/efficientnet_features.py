@@ -100,7 +100,7 @@ def main() -> None:
         claim=f"released EfficientNet-Lite0 features beat random ones by {100 * POINTS:.0f} points",
         holds=min(row["gain"] for row in rows) >= POINTS,
         rows=tuple(rows),
-        command="python reproduce/efficientnet_features.py",
+        command=f"python reproduce/efficientnet_features.py --threads {args.threads}",
         settings=environment(threads=args.threads, size=SIZE),
     )
     evidence.save(args.output)

@@ -49,7 +49,7 @@ def main() -> None:
         claim=f"LeNet-5 on full MNIST reaches {THRESHOLD:.1%} in {epochs} epochs",
         holds=min(found) >= THRESHOLD,
         rows=tuple(rows),
-        command="python reproduce/lenet_mnist.py",
+        command=f"python reproduce/lenet_mnist.py --threads {args.threads}",
         settings=environment(threads=args.threads, scale=args.scale),
     )
     evidence.save(args.output)

@@ -37,7 +37,7 @@ contracts = st.builds(
     takes=several,
     gives=several,
     preprocess=st.none() | preprocesses,
-    classes=st.none() | st.lists(words, max_size=4).map(tuple),
+    classes=st.none() | st.lists(words, max_size=4, unique=True).map(tuple),
 )
 plain_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

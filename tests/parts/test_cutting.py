@@ -166,3 +166,14 @@ def test_other_dtypes_are_in_the_contract():
                  example=torch.zeros(1, 4, dtype=torch.float64))  # fmt: skip
     front, back = cut(part, at="0")
     assert front.contract.gives[0].dtype == back.contract.takes[0].dtype == "float64"
+
+
+def test_a_middle_part_behind_another_front_gives_another_space():
+    one, other = (build("mlp", shape=(4,), hidden=(8, 8, 8), seed=seed) for seed in (0, 1))
+    other.module.hidden2.load_state_dict(one.module.hidden2.state_dict())
+    (front, back), (_, other_back) = (cut(net, at="hidden1") for net in (one, other))
+    (middle, tail), (other_middle, _) = (cut(b, at="hidden2") for b in (back, other_back))
+    assert middle.digest == other_middle.digest
+    assert middle.contract.mismatches(tail.contract) == []
+    assert other_middle.contract.mismatches(tail.contract)
+    assert front.contract.mismatches(middle.contract) == []

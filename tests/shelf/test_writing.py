@@ -22,7 +22,7 @@ def script(text, *args):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
 
@@ -61,7 +61,7 @@ DIE_AT_EACH_STEP = """
         if status == 0:
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
-        at += 1
+        at += 3
     print(at, len(shelf), len(found.leftovers))
     assert shelf.get("net").digest == part.digest
     shelf.sweep(older_than=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ def key_value(text: str) -> tuple[str, Any]:
 
 def show(outcome: Outcome, args: argparse.Namespace) -> int:
     """Print an outcome and keep its records; the command's exit code."""
+    from dovetail.core.files import write_whole
     from dovetail.core.plain import dumps
     from dovetail.core.records import slug
     from dovetail.report.terminal import print_view
@@ -76,7 +78,9 @@ def show(outcome: Outcome, args: argparse.Namespace) -> int:
     folder: Path | None = getattr(args, "record", None)
     if folder is not None:
         for record in outcome.records:
-            record.save(folder / f"{slug(record.title)}.json")
+            text = record.to_json()
+            mark = hashlib.sha256(text.encode()).hexdigest()[:8]  # a second run keeps the first's
+            write_whole(folder / f"{slug(record.title)}-{mark}.json", text)
     if args.json:
         sys.stdout.write(dumps(outcome.data))
     else:

@@ -134,10 +134,13 @@ def load_record(path: str | Path) -> Record:
     known = _KINDS.get(value["record"])
     if known is not None:
         return from_plain(known, value["data"], str(path))
+    data = from_plain(dict[str, Any], value["data"], f"{path}: data")
+    settings = data.get("settings")
     return StoredRecord(
+        settings=settings if isinstance(settings, dict) else {},
         of_kind=value["record"],
         of_title=str(value["title"]),
-        data=from_plain(dict[str, Any], value["data"], f"{path}: data"),
+        data=data,
         blocks=read_view(value["view"], f"{path}: view"),
     )
 

@@ -47,7 +47,8 @@ def reseed(seed: int, device: torch.device | None = None) -> None:
     """
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
     elif device is not None and device.type == "mps":
         torch.mps.manual_seed(seed)
 

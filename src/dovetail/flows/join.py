@@ -6,8 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dovetail.core.errors import SettingsError
 from dovetail.core.records import Record
+from dovetail.core.seeds import generator
 from dovetail.core.views import Block, Text
 from dovetail.flows.locate import find_part
 from dovetail.flows.outcome import Outcome
@@ -41,8 +44,9 @@ def join(
     if norms == "recalibrated":
         if loaded is None:
             raise SettingsError("recalibrated norms need --task, whose training images they use")
-        inputs, _ = loaded.subset("train")
-        ready = prepare(inputs[:_CALIBRATION], parts[0].contract)
+        rows = loaded.indices("train")
+        order = torch.randperm(len(rows), generator=generator(0, "calibration"))[:_CALIBRATION]
+        ready = prepare(loaded.inputs[rows[order]], parts[0].contract)
         batches = [ready[i : i + 256] for i in range(0, len(ready), 256)]
     joined = join_parts(*parts, norms=norms, force=force, adapt=adapt, data=batches)
     reasons = [why for a, b in pairwise(parts) for why in a.contract.mismatches(b.contract)]

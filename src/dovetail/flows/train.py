@@ -23,7 +23,8 @@ from dovetail.train.end_to_end import end_to_end
 
 __all__ = ["train"]
 
-HOW = ("end-to-end",)
+HOW = {"end-to-end": end_to_end}
+"""Ways to train, by name."""
 
 RUNS = ".dovetail-runs"
 """Checkpoints of unfinished runs, in a folder beside the shelf."""
@@ -63,6 +64,7 @@ def train(
         "task": task.fingerprint,
         "start": part.digest,
         "recipe": part.recipe,
+        "how": how,
         "name": name,
         "seed": seed,
         "augment": augment,
@@ -71,7 +73,7 @@ def train(
     key = hashlib.sha256(dumps(depends_on).encode()).hexdigest()[:16]
     checkpoint = store.folder.parent / RUNS / f"{key}.safetensors"
     resumed = resume and checkpoint.exists()
-    fit = end_to_end(
+    fit = HOW[how](
         part,
         task,
         seed=seed,

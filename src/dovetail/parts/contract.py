@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -95,6 +96,9 @@ class Preprocess:
 class Contract:
     """What a part takes and gives; a head also has its classes by name.
 
+    ``kind`` says what the outputs of a whole network or a head mean: one class, several labels, or
+    numbers.
+
     >>> front = Contract(takes=(Port((1, 8, 8)),), gives=(Port((64,), space="fc/1f"),))
     >>> head = Contract(takes=(Port((64,), space="fc/9c"),), classes=("cat", "dog"))
     >>> front.mismatches(head)
@@ -105,6 +109,13 @@ class Contract:
     gives: tuple[Port, ...] = (Port(),)
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
+    kind: Literal["classes", "multilabel", "regression"] = "classes"
+
+    def __post_init__(self) -> None:
+        names = self.classes or ()
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ContractError(f"the class {twice!r} is named twice")
 
     def obstacles(self, other: Contract) -> list[str]:
         """Say why what this part gives cannot enter ``other`` at all."""

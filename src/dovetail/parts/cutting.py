@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from dovetail.core.errors import ContractError, CutError, first_line
+from dovetail.core.plain import dumps
 from dovetail.parts.activation import trailing_activation
 from dovetail.parts.contract import Contract, Port, Shape, shown_shape
 from dovetail.parts.modes import evaluating
@@ -92,7 +93,7 @@ def cut(
     """
     part, name = as_part(model, example=example), str(at)
     halves = split(part.module, name)
-    space = _mint_space(halves.front, name)
+    space = _mint_space(halves.front, name, part.contract)
     crossing = tuple(replace(port, space=space) for port in _crossing_ports(part, halves, example))
     takes = part.contract.takes if example is None else ports_of(example)
     settings = {"at": name}
@@ -105,7 +106,7 @@ def cut(
         ),
         Part(
             halves.back,
-            Contract(crossing, part.contract.gives, classes=part.contract.classes),
+            replace(part.contract, takes=crossing, preprocess=None),
             None if part.recipe is None else Cut(part.recipe, name, "back"),
             _origin(part, settings),
         ),
@@ -148,8 +149,11 @@ def _seen_by_children(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str
     return {name: ports[0] for name, ports in seen.items() if len(ports) == 1}
 
 
-def _mint_space(front: nn.Module, at: str) -> str:
-    return f"{at}/{digest_of(front, at, *structure_of(front))[:12]}"
+def _mint_space(front: nn.Module, at: str, contract: Contract) -> str:
+    """A name for what ``front`` makes of what it takes: other inputs make it another space."""
+    taken = [str(port.space) for port in contract.takes]
+    facts = (at, *structure_of(front), *taken, dumps(contract.preprocess))
+    return f"{at}/{digest_of(front, *facts)[:12]}"
 
 
 def _origin(part: Part, settings: dict[str, Any]) -> Origin:

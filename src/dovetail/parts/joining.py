@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dovetail.core.errors import ContractError, SettingsError
 from dovetail.core.seeds import seeded
 from dovetail.parts.contract import Contract, Port
-from dovetail.parts.norms import Norms, recalibrate
+from dovetail.parts.norms import Norms, has_batch_norm, recalibrate
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
@@ -66,11 +66,13 @@ def join(
     )
     if norms == "recalibrated" and data is not None:
         module = recalibrate(module, data)
+    changed = norms != "stored" and has_batch_norm(module)
     contract = Contract(
         chain[0].contract.takes,
-        _given(chain[-1], lost=any(forced)),
+        _given(chain[-1], lost=any(forced) or changed),
         chain[0].contract.preprocess,
         chain[-1].contract.classes,
+        chain[-1].contract.kind,
     )
     origin = Origin(
         how="join",
@@ -126,7 +128,7 @@ def _with_adapters(chain: list[Part], seed: int) -> list[Part]:
 
 
 def _given(last: Part, lost: bool) -> tuple[Port, ...]:
-    """What the last part gives; behind a forced seam it no longer means what it did."""
+    """What the last part gives; behind a forced seam or other norms it means something else."""
     gives = last.contract.gives
     return tuple(replace(port, space=None) for port in gives) if lost else gives
 
@@ -135,7 +137,8 @@ def _refuse_misfits(before: Part, after: Part, force: bool) -> bool:
     """Raise unless the two fit, or are forced to; say whether force was needed."""
     obstacles = before.contract.obstacles(after.contract)
     reasons = before.contract.mismatches(after.contract)
-    if not reasons or (force and not obstacles):
+    asked = "adapter" in (before.origin.how, after.origin.how)  # whoever adapts means to train it
+    if not reasons or ((force or asked) and not obstacles):
         return bool(reasons)
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     if obstacles:

@@ -73,17 +73,39 @@ def with_batch_statistics(module: M) -> M:
     """
     twin = shallow_copy(module)
     for child in twin.modules():
+        known = type(child) in _BATCH or isinstance(child, _UsesBatch)
+        if isinstance(child, _BatchNorm) and not known:
+            raise SettingsError(f"no form with batch statistics is known of {type(child).__name__}")
         if type(child) in _BATCH:
             # Only forward differs, so the class alone is exchanged: names and tensors stay.
             child.__class__ = _BATCH[type(child)]
     return twin
 
 
-def recalibrate(module: M, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> M:
-    """A copy whose batch norms hold the mean and variance of the given inputs.
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether any statistics of batches are used or stored inside.
 
-    Every norm sees the batches once, in training mode, and averages over them with equal weight;
-    every other layer is in evaluation mode meanwhile.
+    >>> has_batch_norm(nn.Sequential(nn.BatchNorm1d(2))), has_batch_norm(nn.LayerNorm(2))
+    (True, False)
+    """
+    return any(isinstance(child, _BatchNorm) for child in module.modules())
+
+
+def uses_batch_statistics(module: nn.Module) -> bool:
+    """Whether outputs depend on the other inputs in a batch, also in evaluation.
+
+    >>> uses_batch_statistics(with_batch_statistics(nn.Sequential(nn.BatchNorm1d(2))))
+    True
+    """
+    return any(isinstance(child, _UsesBatch) for child in module.modules())
+
+
+def recalibrate(module: M, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> M:
+    """A copy whose batch norms hold the average of the given batches' means and variances.
+
+    Draw the batches at random: the variance *between* batches does not count.  Every norm sees the
+    batches once, in training mode, and averages over them with equal weight; every other layer is
+    in evaluation mode meanwhile.
 
     >>> net = recalibrate(nn.Sequential(nn.BatchNorm1d(1)), [torch.tensor([[10.0], [12.0]])])
     >>> net[0].running_mean

@@ -12,6 +12,7 @@ from dovetail.core.errors import ContractError, TaskError
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Heatmap, Table, Text, View
 from dovetail.measures.outputs import class_measures, confusion, label_measures, number_measures
+from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.running.forward import outputs_of
 from dovetail.tasks.task import Split, Task
@@ -67,7 +68,7 @@ class Evaluation(Record, kind="evaluation"):
         return (
             *head,
             Heatmap(
-                "Who is taken for whom",
+                "Who is taken for whom, among the task's classes",
                 self.classes,
                 self.classes,
                 shares,
@@ -106,7 +107,7 @@ def evaluate(
     settings: dict[str, Any] = {
         "split": split,
         "batch_size": batch_size,
-        "norms": part.origin.settings.get("norms", "stored"),
+        "norms": _norms(part),
         "task_fingerprint": task.fingerprint,
         "part_digest": part.digest,
     }
@@ -123,10 +124,15 @@ def evaluate(
     if task.kind == "multilabel":
         return Evaluation(measures=measure(outputs[:, columns], targets, task), **facts)
     _refuse_narrow(outputs, task)
+    if part.contract.classes is None and outputs.shape[1] != len(columns):
+        raise TaskError(
+            f"{part.described!r} gives {outputs.shape[1]} outputs without names, {task.name!r} has "
+            f"{len(columns)} classes; say which they are: dt.adopt(module, classes=(...))"
+        )
     measures = class_measures(outputs, columns[targets])
     if outputs.shape[1] > len(columns):
         masked = class_measures(outputs[:, columns], targets)
-        measures["masked accuracy"] = masked["accuracy"]
+        measures |= {"masked accuracy": masked["accuracy"], "masked chance": 1 / len(columns)}
     counts = confusion(outputs[:, columns].argmax(1), targets, len(columns))
     return Evaluation(
         measures=measures,
@@ -150,6 +156,13 @@ def measure(outputs: Tensor, targets: Tensor, task: Task) -> dict[str, float]:
     if task.kind == "multilabel":
         return label_measures(outputs, targets)
     return number_measures(outputs, targets)
+
+
+def _norms(part: Part) -> str:
+    if uses_batch_statistics(part.module):
+        return "batch"
+    recalibrated = part.origin.settings.get("norms") == "recalibrated"
+    return "recalibrated" if recalibrated else "stored"
 
 
 def _columns(part: Part, task: Task) -> Tensor | None:

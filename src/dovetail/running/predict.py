@@ -48,11 +48,17 @@ class Predictions:
 def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Predictions:
     """Class names and probabilities for raw inputs: an array ``[n, ...]``, or a single input.
 
+    A part for several labels names all that are more probable than not.
+
     >>> from dovetail.parts.part import build
     >>> predict(build("mlp", classes=2), torch.rand(1, 8, 8)).classes
     ('0', '1')
     """
     part = as_part(part)
+    if part.contract.kind == "regression":
+        raise ContractError(
+            f"{part.described!r} gives numbers, not classes; call it, or use dt.evaluate"
+        )
     x = _tensor(inputs)
     outputs = outputs_of(part, _with_all_axes(x, part.contract), batch_size=batch_size)
     if outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -65,10 +71,21 @@ def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Pr
         raise ContractError(
             f"{part.described!r} has {len(classes)} classes but gives {outputs.shape[1]} numbers"
         )
+    if part.contract.kind == "multilabel":
+        return _labels(outputs.double().sigmoid(), classes)
     probabilities = outputs.double().softmax(1)
     return Predictions(
         tuple(classes[i] for i in probabilities.argmax(1).tolist()), probabilities, classes
     )
+
+
+def _labels(probabilities: Tensor, classes: tuple[str, ...]) -> Predictions:
+    """Every label that is more probable than not, such as ``"beach, sunset"``."""
+    said = (
+        ", ".join(name for name, yes in zip(classes, row, strict=True) if yes) or "none"
+        for row in (probabilities > 0.5).tolist()
+    )
+    return Predictions(tuple(said), probabilities, classes)
 
 
 def _with_all_axes(x: Tensor, contract: Contract) -> Tensor:

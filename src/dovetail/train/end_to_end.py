@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -16,6 +17,7 @@ from dovetail.core.errors import TaskError
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part, ports_of
+from dovetail.parts.structure import structure_of
 from dovetail.running.evaluate import measure
 from dovetail.running.forward import outputs_of
 from dovetail.running.preprocess import prepare, preprocess_for
@@ -24,7 +26,7 @@ from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
 from dovetail.train.loop import run_loop
-from dovetail.train.options import LoopOptions, Options
+from dovetail.train.options import LoopOptions, Options, named
 
 __all__ = ["end_to_end"]
 
@@ -75,6 +77,7 @@ def end_to_end(
         contract=_contract(start, task, preprocess),
     )
     _try_once(part, task)
+    own_loss = None if loss is None else named(loss)
     loss = loss or _LOSSES[task.kind]
 
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -86,6 +89,9 @@ def end_to_end(
         "seed": seed,
         "augment": None if augmentation is None else str(augmentation),
         "loss": getattr(loss, "__name__", type(loss).__name__),
+        "task_fingerprint": task.fingerprint,
+        "start_digest": start.digest,
+        "device": str(device),
         **chosen.described(),
     }
     rows = run_loop(
@@ -96,15 +102,20 @@ def end_to_end(
         validate=_validation(part, task, loss),
         seed=seed,
         identity={
-            "task": task.fingerprint,
-            "start": start.digest,
             "preprocess": part.contract.preprocess,
+            "own_loss": own_loss,
+            "structure": _digest(structure_of(start.module)),
+            "frozen": _digest(n for n, p in start.module.named_parameters() if not p.requires_grad),
             **settings,
         },
         label=task.name,
     )
     record = Training(part=part.described, task=task.name, rows=rows, settings=settings)
     return Fit((_finished(part, start, task, record, settings),), record)
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _finished(
@@ -130,6 +141,7 @@ def _contract(start: Part, task: Task, preprocess: Preprocess | None) -> Contrac
         start.contract,
         preprocess=how,
         classes=task.classes if task.kind in ("classes", "multilabel") else None,
+        kind="classes" if task.kind == "pairs" else task.kind,
     )
     sample = task.inputs[task.indices("train")[:1]]
     if contract.takes[0].shape is None:
@@ -186,7 +198,7 @@ def _validation(part: Part, task: Task, loss: Loss) -> Callable[[], dict[str, fl
     def validate() -> dict[str, float]:
         outputs = outputs_of(part, inputs)
         with torch.no_grad():
-            value = float(loss(outputs, targets))
+            value = float(loss(outputs.to(part.device), targets.to(part.device)))
         measures = measure(outputs, targets, task)
         return {"validation loss": value} | {f"validation {k}": v for k, v in measures.items()}
 

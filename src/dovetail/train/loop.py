@@ -139,7 +139,7 @@ class _Run:
         if not resumed:
             reseed(derived_seed(self.seed, "epoch", self.epoch), self.device)
             self.losses = []
-        self.module.train()
+        _train_mode(self.module)
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
         try:
@@ -237,3 +237,12 @@ class _Run:
         if self.batch:
             self.losses = list(kept.tensors["losses"].to(self.device))
         restore_random_state(kept, self.device)
+
+
+def _train_mode(module: nn.Module) -> None:
+    """Training mode, but for what is frozen: its statistics are part of what must not change."""
+    module.train()
+    for child in module.modules():
+        parameters = list(child.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
+            child.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dovetail.core.errors import SettingsError
 
-__all__ = ["LoopOptions", "Moment", "Options"]
+__all__ = ["LoopOptions", "Moment", "Options", "named"]
 
 OptimiserChoice = str | Optimizer | type[Optimizer] | Callable[[Iterable[Tensor]], Optimizer]
 ScheduleChoice = str | Callable[[float], float] | Callable[[Optimizer], LRScheduler]
@@ -97,11 +98,11 @@ class Options:
         return {
             "epochs": self.epochs,
             "batch_size": self.batch_size,
-            "optimiser": _named(self.optimiser),
+            "optimiser": named(self.optimiser),
             "lr": self.lr,
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,
-            "schedule": _named(self.schedule),
+            "schedule": named(self.schedule),
             "patience": self.patience,
         }
 
@@ -125,14 +126,24 @@ class LoopOptions(TypedDict, total=False):
     show: bool | None
 
 
-def _named(choice: Any) -> str:
+def named(choice: Any) -> str:
+    """What a choice is, in words; of a function also what it does, so that no two are confused.
+
+    >>> named("sgd"), named(lambda done: 1.0) == named(lambda done: 0.5)
+    ('sgd', False)
+    """
     if isinstance(choice, str):
         return choice
     if isinstance(choice, Optimizer):
         return f"{type(choice).__name__}({_plainly(choice.defaults)})"
     inner = getattr(choice, "func", choice)  # functools.partial
     words = _plainly(getattr(choice, "keywords", {}))
-    return f"{getattr(inner, '__qualname__', type(inner).__name__)}({words})"
+    name = getattr(inner, "__qualname__", type(inner).__name__)
+    code = getattr(inner, "__code__", None)
+    if code is not None:
+        does = hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:8]
+        name = f"{name}#{does}"
+    return f"{name}({words})" if words or code is None else name
 
 
 def _plainly(values: dict[str, Any]) -> str:
