@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dovetail.core.errors import ShelfError
+from dovetail.core.errors import SettingsError, ShelfError
 from dovetail.flows.train import RUNS, train
 from dovetail.parts.part import build
 from dovetail.running.evaluate import evaluate
@@ -50,8 +50,13 @@ def test_a_name_is_made_of_net_and_task(small, tmp_path):
     assert small().data["ref"] == "mlp-my-data-v1-2@1"
     part = build("mlp", shape=(1, 8, 8), hidden=(8,), classes=3)
     part.save_pretrained(tmp_path / "made" / "start")
-    assert small(start=str(tmp_path / "made" / "start")).data["ref"] == "start-my-data-v1-2@1"
-    assert small(start="mlp-my-data-v1-2@1", name="again").data["ref"] == "again@1"
+    from_part = {"net": None, "args": None}
+    made = str(tmp_path / "made" / "start")
+    assert small(start=made, **from_part).data["ref"] == "start-my-data-v1-2@1"
+    again = small(start="mlp-my-data-v1-2@1", name="again", **from_part)
+    assert again.data["ref"] == "again@1"
+    with pytest.raises(SettingsError, match="leave out --net and --set"):
+        small(start=made, net="mlp")
 
 
 def test_a_bad_name_is_refused_before_the_training(small, tmp_path):

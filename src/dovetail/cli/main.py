@@ -33,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        print("dovetail: interrupted; nothing is half-written", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "nothing is half-written"
+        print(f"dovetail: interrupted; {said}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -42,8 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _users_mistake(error):
             raise
-        print(f"dovetail: {error}", file=sys.stderr)
+        print(f"dovetail: {_in_options(str(error))}", file=sys.stderr)
         return 2
+
+
+_OPTIONS = {
+    "adapt=True": "--adapt",
+    "force=True": "--force",
+    "all_versions=True": "--all",
+    'unreadable="skip"': "--task-set unreadable=skip",
+    "resume=False": "--no-resume",
+}
+"""How the command line spells what errors call by their Python names."""
+
+
+def _in_options(message: str) -> str:
+    for python, option in _OPTIONS.items():
+        message = message.replace(python, option)
+    return message
 
 
 def _users_mistake(error: Exception) -> bool:

@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="another option of the task, such as unreadable=skip; may be repeated",
     )
-    parser.add_argument("--net", default="lenet5", help="mlp, lenet5, resnet8, resnet20, ...")
+    parser.add_argument("--net", help="mlp, lenet5, resnet8, resnet20, ... (default: lenet5)")
     common.add_set(parser)
     parser.add_argument("--from", dest="start", metavar="PART", help="start from this part instead")
     parser.add_argument("--how", default="end-to-end", help="way to train (default: end-to-end)")

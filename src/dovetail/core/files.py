@@ -18,7 +18,14 @@ from uuid import uuid4
 
 from dovetail.core.errors import FormatError
 
-__all__ = ["open_plain", "read_plain", "sha256_of", "whole_folder", "write_whole"]
+__all__ = [
+    "open_plain",
+    "read_plain",
+    "sha256_of",
+    "whole_folder",
+    "write_whole",
+    "refuse_unwritable",
+]
 
 HIDDEN = ".dovetail-"
 """Prefix of unfinished work; whatever bears it may be swept away."""
@@ -42,6 +49,16 @@ def write_whole(path: Path, data: bytes | str) -> None:
         raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         hidden.unlink(missing_ok=True)
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Find out before long work whether its result can be written.
+
+    >>> import tempfile; refuse_unwritable(Path(tempfile.mkdtemp()))
+    """
+    probe = folder / f"{HIDDEN}{uuid4().hex}"
+    write_whole(probe, b"")
+    probe.unlink(missing_ok=True)
 
 
 @contextmanager

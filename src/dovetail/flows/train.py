@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.files import refuse_unwritable
 from dovetail.core.plain import dumps
 from dovetail.core.records import slug
 from dovetail.core.views import Text
@@ -33,7 +34,7 @@ RUNS = ".dovetail-runs"
 def train(
     source: str,
     *,
-    net: str = "lenet5",
+    net: str | None = None,
     args: dict[str, Any] | None = None,
     start: str | None = None,
     name: str | None = None,
@@ -52,6 +53,9 @@ def train(
     An unfinished run keeps a checkpoint beside the shelf under what it depends on: the same call
     goes on where it stopped, another call never finds it.
     """
+    if start is not None and (net is not None or args):
+        raise SettingsError("a run from a part keeps its network; leave out --net and --set")
+    net = net or "lenet5"
     if how not in HOW:
         raise SettingsError(f"unknown way to train {how!r}{nearest(how, HOW)}")
     task = load_task(source, data=data, **(task_options or {}))
@@ -60,6 +64,7 @@ def train(
     part = find_part(start, shelf) if start else net_for(task, net, args, seed=seed)
     name = check_name(name or f"{name_of(start) if start else net}-{slug(task.name)}")
     store = Shelf(shelf)
+    refuse_unwritable(store.folder)
     depends_on = {
         "task": task.fingerprint,
         "start": part.digest,
@@ -106,6 +111,7 @@ def train(
             "measures": measured,
             "epochs": len(getattr(fit.record, "rows", ())),
             "resumed": resumed,
+            "notes": task.notes,
         },
         records=(fit.record, test),
     )

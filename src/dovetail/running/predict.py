@@ -119,4 +119,6 @@ def _tensor(inputs: Any) -> Tensor:
         array = array.float()
         if not array.isfinite().all():
             raise TaskError("the inputs hold NaN or infinite values")
+        if array.ndim > 2 and array.numel() and array.min() >= 0 and array.max() >= 64:
+            raise TaskError("floating-point images up to 255; divide them by 255, or give uint8")
     return array

@@ -78,6 +78,8 @@ def load_task(
         raise TaskError(f"{path}: cannot read a task from it; these are known: {forms}")
     if path.suffix or len(path.parts) > 1:
         raise TaskError(f"{path}: no such file or folder")
+    if "/" in name or "\\" in name:
+        raise TaskError(f"{name}: no such file or folder")
     raise TaskError(f"unknown task {name!r}{nearest(name, names())}")
 
 

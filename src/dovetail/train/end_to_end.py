@@ -27,6 +27,7 @@ from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
 from dovetail.train.loop import run_loop
 from dovetail.train.options import LoopOptions, Options, named
+from dovetail.train.targets import NATURAL, TargetScale, target_scale
 
 __all__ = ["end_to_end"]
 
@@ -80,9 +81,14 @@ def end_to_end(
     own_loss = None if loss is None else named(loss)
     loss = loss or _LOSSES[task.kind]
 
+    # A loss of one's own may be about natural units, such as counts; ours is about distances.
+    scale = target_scale(part.module, task) if own_loss is None else NATURAL
+    if start.contract.kind == "regression" and start.origin.how == "train":
+        scale.unfold()
+
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
-        return loss(part.module(inputs.to(device)), targets.to(device))
+        return loss(part.module(inputs.to(device)), scale.standard(targets.to(device)))
 
     settings = {
         "how": "end-to-end",
@@ -99,7 +105,7 @@ def end_to_end(
         _batches(part.contract, task, augmentation, chosen.batch_size, seed),
         step,
         chosen,
-        validate=_validation(part, task, loss),
+        validate=_validation(part, task, loss, scale),
         seed=seed,
         identity={
             "preprocess": part.contract.preprocess,
@@ -110,6 +116,7 @@ def end_to_end(
         },
         label=task.name,
     )
+    scale.fold()
     record = Training(part=part.described, task=task.name, rows=rows, settings=settings)
     return Fit((_finished(part, start, task, record, settings),), record)
 
@@ -190,7 +197,9 @@ class _Prepared:
             yield prepare(inputs, self._contract), targets
 
 
-def _validation(part: Part, task: Task, loss: Loss) -> Callable[[], dict[str, float]] | None:
+def _validation(
+    part: Part, task: Task, loss: Loss, scale: TargetScale
+) -> Callable[[], dict[str, float]] | None:
     inputs, targets = task.subset("validation")
     if len(inputs) == 0:
         return None
@@ -198,8 +207,9 @@ def _validation(part: Part, task: Task, loss: Loss) -> Callable[[], dict[str, fl
     def validate() -> dict[str, float]:
         outputs = outputs_of(part, inputs)
         with torch.no_grad():
-            value = float(loss(outputs.to(part.device), targets.to(part.device)))
-        measures = measure(outputs, targets, task)
+            device = part.device
+            value = float(loss(outputs.to(device), scale.standard(targets.to(device))))
+        measures = measure(scale.natural(outputs), targets, task)
         return {"validation loss": value} | {f"validation {k}": v for k, v in measures.items()}
 
     return validate

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from dovetail.train.checkpoint import (
     restore_random_state,
 )
 from dovetail.train.fit import WATCHED, best_epoch
+from dovetail.train.interrupts import between_steps
 from dovetail.train.optimisers import Schedule, make_optimiser
 from dovetail.train.options import Moment, Options
 
@@ -126,7 +127,10 @@ class _Run:
         resumed = self._restore()
         total = self.options.epochs * len(self.batches)
         done = self.epoch * len(self.batches) + self.batch
-        with progress(label, total, start=done, show=self.options.show) as tick:
+        with (
+            progress(label, total, start=done, show=self.options.show) as tick,
+            between_steps() as self.interrupted,
+        ):
             while self.epoch < self.options.epochs and not self.stopped:
                 self._one_epoch(tick, resumed)
                 resumed = False
@@ -152,6 +156,8 @@ class _Run:
                 self.losses.append(loss.detach())  # read once an epoch: no step waits for it
                 self.batch += 1
                 tick(words)
+                if self.interrupted():
+                    self._give_in()
                 if self.file is not None and time.monotonic() >= self.save_at:
                     self._save(self.file)
         except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
@@ -159,6 +165,16 @@ class _Run:
                 raise
             raise TrainingError(f"a training step failed: {first_line(error)}") from error
         self._close_epoch(time.perf_counter() - began)
+
+    def _give_in(self) -> NoReturn:
+        """Keep what was done, if there is a place for it, and stop."""
+        if self.file is None:
+            raise KeyboardInterrupt
+        self._save(self.file)
+        raise KeyboardInterrupt(
+            f"epoch {self.epoch + 1} of {self.options.epochs} is kept in {self.file}; "
+            "the same call goes on from there"
+        )
 
     def _close_epoch(self, seconds: float) -> None:
         losses = torch.stack(self.losses).tolist()
