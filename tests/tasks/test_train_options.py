@@ -28,8 +28,8 @@ TINY = ["--net", "mlp", "--set", "hidden=[8]", "--epochs", "1"]
 
 def test_size_and_unreadable_reach_the_task(pets, capsys):
     assert main(["train", "pets", *TINY]) == 2
-    assert 'unreadable="skip"' in capsys.readouterr().err
-    options = ["--size", "8", "6", "--task-set", "unreadable=skip", "--json"]
+    assert "--task-set unreadable=skip" in capsys.readouterr().err
+    options = ["--size", "8x6", "--task-set", "unreadable=skip", "--json"]
     assert main(["train", "pets", *TINY, *options]) == 0
     assert json.loads(capsys.readouterr().out)["ref"] == "mlp-pets@1"
     part = from_pretrained("shelf/mlp-pets/1")
@@ -46,7 +46,7 @@ def test_what_was_skipped_is_said(pets, capsys):
     ("options", "measure"),
     [
         (["--target", "price"], "test r2"),
-        (["--target", "price", "rooms"], "test r2"),
+        (["--target", "price", "--target", "rooms"], "test r2"),
         (["--target", "rooms"], "test accuracy"),
         (["--target", "rooms", "--kind", "regression"], "test r2"),
     ],

@@ -51,6 +51,44 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_task_options(parser: argparse.ArgumentParser) -> None:
+    """``--target``, ``--kind``, ``--size`` and ``--task-set``: how a task is read."""
+    parser.add_argument(
+        "--target",
+        action="append",
+        metavar="COLUMN",
+        help="of a table: what to predict; may be repeated",
+    )
+    parser.add_argument("--kind", help="classes, multilabel or regression, if not as it looks")
+    parser.add_argument(
+        "--size", type=_size, metavar="PIXELS", help="of images: 32, or height and width as 24x32"
+    )
+    parser.add_argument(
+        "--task-set",
+        dest="task_options",
+        action="append",
+        type=key_value,
+        default=[],
+        metavar="NAME=VALUE",
+        help="another option of the task, such as unreadable=skip; may be repeated",
+    )
+
+
+def task_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``load_task`` is asked for."""
+    options = dict(args.task_options)
+    target = args.target[0] if args.target and len(args.target) == 1 else args.target
+    asked = {"target": target, "kind": args.kind, "size": args.size}
+    return options | {name: value for name, value in asked.items() if value is not None}
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    sides = text.lower().split("x")
+    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
+        raise argparse.ArgumentTypeError(f"expected 32 or 24x32, got {text!r}")
+    return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
 def key_value(text: str) -> tuple[str, Any]:
     """An argument of a builder: ``norm=batch``, ``hidden=[64,64]``.
 

@@ -26,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--adapt", action="store_true", help="put 1×1 adapters between different channel counts"
     )
     parser.add_argument("--name", help="put the joined network on the shelf")
+    common.add_task_options(parser)
     common.add_shelf(parser)
     common.add_data(parser)
     common.add_record(parser)
@@ -45,5 +46,6 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         shelf=args.shelf,
         data=args.data,
+        task_options=common.task_options(args),
     )
     return common.show(outcome, args)

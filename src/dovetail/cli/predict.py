@@ -14,8 +14,12 @@ EXAMPLE = "dovetail predict lenet images.npy"
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("part", help="name or name@version on the shelf, or a part's folder")
-    parser.add_argument("inputs", help=".npy or .npz file of inputs, or the name of a task")
+    parser.add_argument(
+        "inputs",
+        help="an image, a folder of images, an .npy or .npz file, or a task (its test split)",
+    )
     parser.add_argument("--most", type=int, help="only the first so many inputs")
+    common.add_task_options(parser)
     common.add_shelf(parser)
     common.add_data(parser)
     common.add_json(parser)
@@ -25,5 +29,12 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     from dovetail.flows.predict import predict
 
-    outcome = predict(args.part, args.inputs, most=args.most, shelf=args.shelf, data=args.data)
+    outcome = predict(
+        args.part,
+        args.inputs,
+        most=args.most,
+        shelf=args.shelf,
+        data=args.data,
+        task_options=common.task_options(args),
+    )
     return common.show(outcome, args)

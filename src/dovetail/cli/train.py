@@ -6,7 +6,6 @@ A run that was interrupted goes on where it stopped when the same command is giv
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from dovetail.cli import common
 
@@ -20,20 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "task", help="digits, mnist, ..., a folder of images, or a .csv, .parquet or .npz file"
     )
-    parser.add_argument("--target", nargs="+", metavar="COLUMN", help="of a table: what to predict")
-    parser.add_argument("--kind", help="classes, multilabel or regression, if not as it looks")
-    parser.add_argument(
-        "--size", nargs="+", type=int, metavar="PIXELS", help="of images: side, or height and width"
-    )
-    parser.add_argument(
-        "--task-set",
-        dest="task_options",
-        action="append",
-        type=common.key_value,
-        default=[],
-        metavar="NAME=VALUE",
-        help="another option of the task, such as unreadable=skip; may be repeated",
-    )
+    common.add_task_options(parser)
     parser.add_argument("--net", help="mlp, lenet5, resnet8, resnet20, ... (default: lenet5)")
     common.add_set(parser)
     parser.add_argument("--from", dest="start", metavar="PART", help="start from this part instead")
@@ -74,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
     outcome = train(
         args.task,
-        task_options=_task_options(args),
+        task_options=common.task_options(args),
         net=args.net,
         args=dict(args.args),
         start=args.start,
@@ -96,13 +82,3 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
     )
     return common.show(outcome, args)
-
-
-def _task_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``load_task`` is asked for; a list of one is that one."""
-    options = dict(args.task_options)
-    for name in ("target", "kind", "size"):
-        value = getattr(args, name)
-        if value is not None:
-            options[name] = value[0] if isinstance(value, list) and len(value) == 1 else value
-    return options

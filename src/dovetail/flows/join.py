@@ -36,10 +36,11 @@ def join(
     name: str | None = None,
     shelf: str | Path = "shelf",
     data: str | Path | None = None,
+    task_options: dict[str, Any] | None = None,
 ) -> Outcome:
     """Join the parts; with a task, measure; with a name, shelve."""
     parts = [find_part(ref, shelf) for ref in refs]
-    loaded = load_task(task, data=data) if task else None
+    loaded = load_task(task, data=data, **(task_options or {})) if task else None
     batches = None
     if norms == "recalibrated":
         if loaded is None:

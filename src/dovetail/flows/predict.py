@@ -1,16 +1,19 @@
-"""Predict class names for an array file or for a task's test split."""
+"""Predict class names for images, an array file, or a task's test split."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.views import Table
 from dovetail.flows.locate import find_part
 from dovetail.flows.outcome import Outcome
+from dovetail.parts.contract import shown_shape
+from dovetail.parts.part import Part
 from dovetail.running.predict import predict as predict_inputs
 from dovetail.tasks.builtin import load_task
+from dovetail.tasks.new_images import image_paths, read_images
 from dovetail.tasks.readers import read_arrays
 
 __all__ = ["predict"]
@@ -25,23 +28,24 @@ def predict(
     most: int | None = None,
     shelf: str | Path = "shelf",
     data: str | Path | None = None,
+    task_options: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Predictions for ``source``: a .npy or .npz array of inputs, or a task's test split."""
+    """Predictions for ``source``: images, an array file, or the test split of a task."""
     part = find_part(ref, shelf)
     if most is not None and most < 1:
         raise SettingsError(f"--most must be at least 1, got {most}")
-    inputs, truths = _inputs(source, data)
-    if most is not None and inputs.ndim > 0:
-        inputs = inputs[:most]
+    asked = _inputs(part, source, data, task_options or {})
+    inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
     found = predict_inputs(part, inputs)
+    names = asked.names or range(len(found))
     said = [
-        {"input": i, "class": label, "confidence": share}
-        for i, (label, share) in enumerate(zip(found.labels, found.confidence, strict=True))
+        {"input": name, "class": label, "confidence": share}
+        for name, label, share in zip(names, found.labels, found.confidence, strict=False)
     ]
     columns: tuple[str, ...] = ("input", "class", "confidence")
-    if truths is not None:
+    if asked.truths is not None:
         columns = (*columns, "true class")
-        for row, truth in zip(said, truths, strict=False):
+        for row, truth in zip(said, asked.truths, strict=False):
             row["true class"] = truth
     rows = tuple(tuple(row.values()) for row in said)
     formats = ("", "", ".3f", "")[: len(columns)]
@@ -51,7 +55,15 @@ def predict(
     )
 
 
-def _inputs(source: str, data: str | Path | None) -> tuple[Any, list[str] | None]:
+class _Asked(NamedTuple):
+    inputs: Any
+    names: list[str] | None = None
+    truths: list[str] | None = None
+
+
+def _inputs(
+    part: Part, source: str, data: str | Path | None, task_options: dict[str, Any]
+) -> _Asked:
     path = Path(source)
     if path.suffix in (".npy", ".npz"):
         arrays = read_arrays(path, single=True)
@@ -59,8 +71,23 @@ def _inputs(source: str, data: str | Path | None) -> tuple[Any, list[str] | None
         if found is None:
             listed = ", ".join(sorted(arrays)) or "nothing"
             raise TaskError(f"{source}: no array named x or inputs; it holds {listed}")
-        return arrays[found], None
-    task = load_task(source, data=data)
+        return _Asked(arrays[found])
+    if (paths := image_paths(path)) and not task_options:
+        channels, height, width = _image_shape(part)
+        pixels = read_images(paths, channels=channels, size=(height, width))
+        return _Asked(pixels, [file.name for file in paths])
+    task = load_task(source, data=data, **task_options)
     inputs, targets = task.subset("test")
     truths = [task.classes[i] for i in targets.tolist()] if task.kind == "classes" else None
-    return inputs, truths
+    return _Asked(inputs, truths=truths)
+
+
+def _image_shape(part: Part) -> tuple[int, int, int]:
+    how = part.contract.preprocess
+    if how is not None and how.size is not None and how.channels is not None:
+        return (how.channels, *how.size)
+    shape = part.contract.takes[0].shape or ()
+    sizes = [axis for axis in shape if axis is not None]
+    if len(shape) != 3 or len(sizes) != 3:
+        raise ContractError(f"{part.described!r} takes {shown_shape(shape)}, not images")
+    return (sizes[0], sizes[1], sizes[2])
