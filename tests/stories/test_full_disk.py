@@ -158,11 +158,12 @@ def test_training_that_cannot_keep_a_checkpoint_keeps_the_last_one(tmp_path, roo
     assert list((tmp_path / RUNS).glob("*")) == []
 
 
-def test_training_that_cannot_be_shelved_leaves_the_shelf_as_it_was(filled, capsys):
+@pytest.mark.parametrize("room", [0, 4], ids=["before the training", "after it"])
+def test_training_that_cannot_be_shelved_leaves_the_shelf_as_it_was(filled, capsys, room):
     before = snapshot(filled.folder)
     command = ["train", "digits", "--net", "mlp", "--epochs", "1", "--name", "net"]
     with pytest.MonkeyPatch.context() as patch:
-        FullDisk(patch, 0)
+        FullDisk(patch, room)
         assert main([*command, "--shelf", str(filled.folder)]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("dovetail: cannot write to the shelf")

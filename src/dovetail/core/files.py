@@ -24,7 +24,6 @@ __all__ = [
     "sha256_of",
     "whole_folder",
     "write_whole",
-    "refuse_unwritable",
 ]
 
 HIDDEN = ".dovetail-"
@@ -49,16 +48,6 @@ def write_whole(path: Path, data: bytes | str) -> None:
         raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         hidden.unlink(missing_ok=True)
-
-
-def refuse_unwritable(folder: Path) -> None:
-    """Find out before long work whether its result can be written.
-
-    >>> import tempfile; refuse_unwritable(Path(tempfile.mkdtemp()))
-    """
-    probe = folder / f"{HIDDEN}{uuid4().hex}"
-    write_whole(probe, b"")
-    probe.unlink(missing_ok=True)
 
 
 @contextmanager

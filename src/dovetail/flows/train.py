@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
-from dovetail.core.files import refuse_unwritable
 from dovetail.core.plain import dumps
 from dovetail.core.records import slug
 from dovetail.core.views import Text
@@ -64,7 +63,7 @@ def train(
     part = find_part(start, shelf) if start else net_for(task, net, args, seed=seed)
     name = check_name(name or f"{name_of(start) if start else net}-{slug(task.name)}")
     store = Shelf(shelf)
-    refuse_unwritable(store.folder)
+    store.check_writable()
     depends_on = {
         "task": task.fingerprint,
         "start": part.digest,

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from torch import nn
 
 from dovetail.core.errors import ShelfError, nearest
+from dovetail.core.files import HIDDEN
 from dovetail.core.plain import to_plain
 from dovetail.parts.contract import Contract
 from dovetail.parts.part import Part, as_part
@@ -222,6 +224,21 @@ class Shelf:
         True
         """
         return check_shelf(self.folder, None if ref is None else self.entry(ref))
+
+    def check_writable(self) -> None:
+        """Find out before long work whether its result could be put here.
+
+        >>> import tempfile
+        >>> Shelf(tempfile.mkdtemp()).check_writable()
+        """
+        probe = self.folder / f"{HIDDEN}{uuid4().hex}"
+        try:
+            with open(probe, "wb") as file:
+                file.write(b"?")
+        except OSError as error:
+            raise refused("write to", self.folder, error) from None
+        finally:
+            probe.unlink(missing_ok=True)
 
     def sweep(self, *, older_than: float = DAY) -> int:
         """Delete unfinished work of writers that died more than ``older_than`` seconds ago."""
