@@ -54,6 +54,8 @@ class Joins(Record, kind="joins"):
         fit = [pair.stored for pair in self.pairs if pair.fits]
         misfit = [pair.stored for pair in self.pairs if not pair.fits]
         chance = [1 / pair.common for pair in self.pairs if not pair.fits]
+        if not misfit:
+            return f"All {len(fit)} pairs fit and score {min(fit):.1%} or more."
         mean = sum(misfit) / len(misfit)
         return (
             f"The {len(fit)} pairs whose contract allows the join score {min(fit):.1%} or more. "
