@@ -57,3 +57,17 @@ def test_geometry_is_that_of_the_folder(shelf, tmp_path):
     task = dt.load_task(tmp_path / "wide", size=(16, 16))
     mine = read_images(sorted(folder.iterdir()), channels=3, size=(16, 16))
     assert any((mine[0] == image).all() for image in task.inputs)
+
+
+def test_a_table_with_other_categories_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [("Bonn", 1, "yes"), ("Ulm", 2, "no")] * 20
+    for name, rename in (("a", {}), ("b", {"Bonn": "Zell"})):
+        lines = [f"{rename.get(town, town)},{n},{label}" for town, n, label in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["town,n,label", *lines]))
+    options = ["--net", "mlp", "--set", "hidden=[4]", "--epochs", "5", "--name", "town"]
+    assert main(["train", "a.csv", *options]) == 0
+    assert main(["predict", "town", "a.csv"]) == 0
+    assert main(["predict", "town", "b.csv"]) == 2
+    said = capsys.readouterr().err
+    assert "the part takes town=Bonn, town=Ulm, n; 'b' has town=Ulm, town=Zell, n" in said

@@ -284,3 +284,13 @@ def test_the_view_shows_shares_of_each_true_class():
     heatmap = record.view()[-1]
     assert heatmap.values == ((2 / 3, 1 / 3), (0.0, 0.0))
     assert math.isclose(record.accuracy, 0.6)
+
+
+def test_vectors_of_other_meaning_are_refused():
+    x, y = torch.rand(20, 2), [0, 1] * 10
+    part = build("mlp", shape=(2,), hidden=(), classes=2)
+    part = part.changed(contract=replace(part.contract, inputs=("age", "town=Bonn")))
+    evaluate(part, Task(x, y, input_names=("age", "town=Bonn")))
+    evaluate(part, Task(x, y))  # nobody has said what they are
+    with pytest.raises(ContractError, match="the part takes age, town=Bonn; 'task' has town=Bonn"):
+        evaluate(part, Task(x, y, input_names=("town=Bonn", "age")))

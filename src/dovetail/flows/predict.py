@@ -12,6 +12,7 @@ from dovetail.flows.outcome import Outcome
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.part import Part
 from dovetail.running.predict import predict as predict_inputs
+from dovetail.running.preprocess import refuse_other_inputs
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.new_images import image_paths, read_images
 from dovetail.tasks.readers import read_arrays
@@ -77,6 +78,7 @@ def _inputs(
         pixels = read_images(paths, channels=channels, size=(height, width))
         return _Asked(pixels, [file.name for file in paths])
     task = load_task(source, data=data, **task_options)
+    refuse_other_inputs(task, part.contract)
     inputs, targets = task.subset("test")
     truths = [task.classes[i] for i in targets.tolist()] if task.kind == "classes" else None
     return _Asked(inputs, truths=truths)

@@ -97,7 +97,7 @@ class Contract:
     """What a part takes and gives; a head also has its classes by name.
 
     ``kind`` says what the outputs of a whole network or a head mean: one class, several labels, or
-    numbers.
+    numbers.  ``inputs`` names the numbers of a vector that it takes, where somebody has said.
 
     >>> front = Contract(takes=(Port((1, 8, 8)),), gives=(Port((64,), space="fc/1f"),))
     >>> head = Contract(takes=(Port((64,), space="fc/9c"),), classes=("cat", "dog"))
@@ -110,6 +110,7 @@ class Contract:
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
     kind: Literal["classes", "multilabel", "regression"] = "classes"
+    inputs: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         names = self.classes or ()

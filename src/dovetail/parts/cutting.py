@@ -100,13 +100,18 @@ def cut(
     return (
         Part(
             halves.front,
-            Contract(takes, crossing, preprocess=part.contract.preprocess),
+            Contract(
+                takes,
+                crossing,
+                preprocess=part.contract.preprocess,
+                inputs=part.contract.inputs,
+            ),
             None if part.recipe is None else Cut(part.recipe, name, "front"),
             _origin(part, settings),
         ),
         Part(
             halves.back,
-            replace(part.contract, takes=crossing, preprocess=None),
+            replace(part.contract, takes=crossing, preprocess=None, inputs=None),
             None if part.recipe is None else Cut(part.recipe, name, "back"),
             _origin(part, settings),
         ),

@@ -73,6 +73,7 @@ def join(
         chain[0].contract.preprocess,
         chain[-1].contract.classes,
         chain[-1].contract.kind,
+        chain[0].contract.inputs,
     )
     origin = Origin(
         how="join",

@@ -15,6 +15,7 @@ from dovetail.measures.outputs import class_measures, confusion, label_measures,
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.running.forward import outputs_of
+from dovetail.running.preprocess import refuse_other_inputs
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["Evaluation", "evaluate", "measure"]
@@ -102,6 +103,7 @@ def evaluate(
         raise TaskError(f"{task.name!r} has no examples in its {split} split")
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; there is nothing to evaluate against")
+    refuse_other_inputs(task, part.contract)
     columns = _columns(part, task)
     outputs = outputs_of(part, inputs, batch_size=batch_size)
     settings: dict[str, Any] = {

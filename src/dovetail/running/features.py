@@ -17,6 +17,7 @@ from dovetail.core.plain import dumps
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.structure import structure_of
 from dovetail.running.forward import outputs_of
+from dovetail.running.preprocess import refuse_other_inputs
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["Features", "Pooling", "features", "pooled"]
@@ -61,6 +62,7 @@ def features(
     part = as_part(part)
     if pooling not in ("average", "flatten"):
         raise SettingsError(f"pooling must be 'average' or 'flatten', got {pooling!r}")
+    refuse_other_inputs(task, part.contract)
     inputs, targets = task.subset(split)
     settings = {"split": split, "pooling": pooling, "batch_size": batch_size}
     file = None

@@ -13,7 +13,7 @@ from dovetail.parts.contract import Contract, Preprocess, shown_shape
 from dovetail.parts.weights import dtype_name
 from dovetail.tasks.task import Task, as_float
 
-__all__ = ["prepare", "preprocess_for"]
+__all__ = ["prepare", "preprocess_for", "refuse_other_inputs"]
 
 _BLOCK = 4096  # rows summed at once, so that a large uint8 task never becomes a float copy
 
@@ -50,6 +50,24 @@ def _mean_over_train(task: Task, value: Callable[[Tensor], Tensor]) -> Tensor:
         total += value(flat).sum(0)
         count += len(flat)
     return total / count
+
+
+def refuse_other_inputs(task: Task, contract: Contract) -> None:
+    """Refuse vectors whose numbers are not those that the part was made for, in that order.
+
+    >>> task = Task(torch.rand(8, 2), [0, 1] * 4, input_names=("age", "town=Ulm"))
+    >>> refuse_other_inputs(task, Contract(inputs=("age", "town=Bonn")))
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.ContractError: the part takes age, town=Bonn; 'task' has age, town=Ulm
+    """
+    known, given = contract.inputs, task.input_names
+    if known and given and known != given:
+        raise ContractError(f"the part takes {_listed(known)}; {task.name!r} has {_listed(given)}")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def prepare(inputs: Tensor, contract: Contract) -> Tensor:

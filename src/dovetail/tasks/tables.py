@@ -74,7 +74,7 @@ def read_table(
     inputs = [column for column in table.columns if column.name not in wanted]
     if not inputs:
         raise TaskError(f"{path}: no column is left to predict {', '.join(wanted)} from")
-    values, owners = _encoded(table, inputs)
+    values, owners, names = _encoded(table, inputs)
     told, known, classes = _targets(table, [by_name[name] for name in wanted], kind)
     task = Task(
         np.nan_to_num(values),
@@ -83,6 +83,7 @@ def read_table(
         kind=known,
         classes=classes,
         seed=seed,
+        input_names=names,
         notes=notes,
     )
     lacking = np.isnan(values)
@@ -158,20 +159,24 @@ def _complete(table: Table, wanted: list[str], missing: Missing) -> tuple[Table,
     return table, [f"{count} rows lack a value; means were filled in"] if count else []
 
 
-def _encoded(table: Table, columns: Sequence[Column]) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Inputs with NaN where missing, and for each the name of the column it came from."""
-    blocks, owners = [], []
+def _encoded(
+    table: Table, columns: Sequence[Column]
+) -> tuple[npt.NDArray[np.float32], list[str], list[str]]:
+    """Inputs with NaN where missing; for each its column's name, and its own (``town=Bonn``)."""
+    blocks, owners, names = [], [], []
     for column in columns:
         if column.numbers is not None:
             block = column.numbers[:, None].astype(np.float32)
+            names.append(column.name)
         else:
-            block = _one_hot(table, column)
+            block, values = _one_hot(table, column)
+            names += [f"{column.name}={value}" for value in values]
         blocks.append(block)
         owners += [column.name] * block.shape[1]
-    return np.concatenate(blocks, axis=1), owners
+    return np.concatenate(blocks, axis=1), owners, names
 
 
-def _one_hot(table: Table, column: Column) -> npt.NDArray[np.float32]:
+def _one_hot(table: Table, column: Column) -> tuple[npt.NDArray[np.float32], list[str]]:
     assert column.texts is not None
     values = sorted({text for text in column.texts if text is not None})
     if len(values) > _MOST_VALUES:
@@ -186,7 +191,7 @@ def _one_hot(table: Table, column: Column) -> npt.NDArray[np.float32]:
             block[row] = np.nan
         else:
             block[row, place[text]] = 1
-    return block
+    return block, values
 
 
 def _targets(

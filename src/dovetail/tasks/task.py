@@ -46,6 +46,7 @@ class Task:
         seed: For the split.
         pairs: For kind pairs: which samples are of one class.  Samples are split, so a pair whose
             ends fall into different splits is in none.
+        input_names: Of vectors, what each number is, such as ``"age"`` or ``"town=Bonn"``.
         notes: What whoever read the data wants people to know, a sentence each.
 
     >>> task = Task(torch.rand(30, 8, 8), ["cat", "dog", "emu"] * 10, name="pets")
@@ -60,6 +61,7 @@ class Task:
         "_classes",
         "_fingerprint",
         "_indices",
+        "_input_names",
         "_inputs",
         "_kind",
         "_name",
@@ -73,6 +75,7 @@ class Task:
     _inputs: Tensor
     _kind: Kind
     _name: str
+    _input_names: tuple[str, ...]
     _notes: tuple[str, ...]
     _pairs: Pairs | None
     _targets: Tensor
@@ -88,6 +91,7 @@ class Task:
         split: Sequence[float] | Mapping[str, Any] = (0.7, 0.1, 0.2),
         seed: int = 0,
         pairs: Pairs | None = None,
+        input_names: Sequence[str] = (),
         notes: Sequence[str] = (),
     ) -> None:
         if kind not in get_args(Kind):
@@ -99,6 +103,7 @@ class Task:
             raise TaskError(f"a task of kind {kind!r} has no classes")
         self._name, self._kind, self._pairs, self._classes = name, kind, pairs, ()
         self._fingerprint, self._notes = None, tuple(notes)
+        self._input_names = tuple(input_names)
         self._inputs = clean_inputs(inputs)
         count = len(self._inputs)
         if kind == "pairs":
@@ -134,6 +139,11 @@ class Task:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes or labels; empty for regression and pairs."""
         return self._classes
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What each number of a vector is; empty where nobody said."""
+        return self._input_names
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -267,6 +277,7 @@ class Task:
         """
         task = object.__new__(Task)
         task._name, task._fingerprint, task._notes = name, None, self._notes
+        task._input_names = self._input_names if inputs is None or inputs.ndim == 2 else ()
         task._kind = self._kind if kind is None else kind
         task._inputs = self._inputs if inputs is None else inputs
         task._targets = self._targets if targets is None else targets

@@ -149,6 +149,7 @@ def _contract(start: Part, task: Task, preprocess: Preprocess | None) -> Contrac
         preprocess=how,
         classes=task.classes if task.kind in ("classes", "multilabel") else None,
         kind="classes" if task.kind == "pairs" else task.kind,
+        inputs=task.input_names or None,
     )
     sample = task.inputs[task.indices("train")[:1]]
     if contract.takes[0].shape is None:
