@@ -1,7 +1,8 @@
 """EfficientNet-Lite: inverted residuals without squeeze-and-excitation, as published for ImageNet.
 
 The layers are those of the released checkpoints, so their weights fit (:mod:`foreign.wheels`).
-Convolutions of stride 2 pad more to the right and below, as the original framework does.
+A convolution pads just so much that its map shrinks by the stride, rounded up, and more to the
+right and below, as the original framework does; so the padding depends on the size of the image.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class LiteBlock(nn.Module):
     """Widen, depthwise convolution, narrow; a shortcut where the shape stays.
 
     >>> import torch
-    >>> LiteBlock(8, 16, kernel=5, stride=2, expand=6)(torch.zeros(1, 8, 6, 6)).shape
-    torch.Size([1, 16, 3, 3])
+    >>> LiteBlock(8, 16, side=7, kernel=5, stride=2, expand=6)(torch.zeros(1, 8, 7, 7)).shape
+    torch.Size([1, 16, 4, 4])
     """
 
-    def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expand: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, *, side: int, kernel: int, stride: int, expand: int
+    ) -> None:
         super().__init__()
         wide = inputs * expand
         self.residual = stride == 1 and inputs == outputs
@@ -46,7 +49,7 @@ class LiteBlock(nn.Module):
             steps["widen"] = nn.Conv2d(inputs, wide, 1, bias=False)
             steps["norm1"] = _norm(wide)
             steps["act1"] = nn.ReLU6()
-        steps["pad"] = _padding(kernel, stride)
+        steps["pad"] = _padding(side, kernel, stride)
         steps["depthwise"] = nn.Conv2d(wide, wide, kernel, stride, groups=wide, bias=False)
         steps["norm2"] = _norm(wide)
         steps["act2"] = nn.ReLU6()
@@ -102,23 +105,25 @@ def _lite(name: str, size: int, classes: int, *, width: float, depth: float) -> 
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         stem=nn.Sequential(
             OrderedDict(
-                pad=_padding(3, 2),
+                pad=_padding(size, 3, 2),
                 conv=nn.Conv2d(3, 32, 3, 2, bias=False),
                 norm=_norm(32),
                 act=nn.ReLU6(),
             )
         )
     )
-    inputs = 32
+    inputs, side = 32, math.ceil(size / 2)
     for number, (blocks, kernel, stride, expand, channels) in enumerate(_STAGES, start=1):
         outputs = _rounded(channels * width)
         # Stem, head and the outer stages keep their size in every member of the family.
         repeats = blocks if number in (1, len(_STAGES)) else math.ceil(blocks * depth)
+        shrunk = math.ceil(side / stride)
         layers[f"stage{number}"] = nn.Sequential(
             *(
                 LiteBlock(
                     inputs if i == 0 else outputs,
                     outputs,
+                    side=side if i == 0 else shrunk,
                     kernel=kernel,
                     stride=stride if i == 0 else 1,
                     expand=expand,
@@ -126,7 +131,7 @@ def _lite(name: str, size: int, classes: int, *, width: float, depth: float) -> 
                 for i in range(repeats)
             )
         )
-        inputs = outputs
+        inputs, side = outputs, shrunk
     layers["last"] = nn.Sequential(
         OrderedDict(conv=nn.Conv2d(inputs, 1280, 1, bias=False), norm=_norm(1280), act=nn.ReLU6())
     )
@@ -141,9 +146,9 @@ def _norm(channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
 
 
-def _padding(kernel: int, stride: int) -> nn.Module:
-    """Zeros so that the map shrinks by exactly ``stride``; the odd one goes right and below."""
-    total = kernel - stride
+def _padding(side: int, kernel: int, stride: int) -> nn.Module:
+    """Zeros around a map ``side`` wide; the odd one goes right and below."""
+    total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
     before, after = total // 2, total - total // 2
     return nn.ZeroPad2d((before, after, before, after))
 
