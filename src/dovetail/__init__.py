@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dovetail import objectives as objectives
     from dovetail import tasks as tasks
     from dovetail import testing as testing
     from dovetail import train as train
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("tasks", "testing", "train")
+_PACKAGES = ("objectives", "tasks", "testing", "train")
 
 _HOMES = {
     # make and load
