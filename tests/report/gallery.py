@@ -87,6 +87,47 @@ def figures() -> View:
     )
 
 
+def rankings() -> View:
+    draw = random.Random(0)
+    parts = tuple(f"resnet20-cifar100-run-{i}@layer{i % 4}" for i in range(12))
+    parts += ("a part with a name that is much too long for the column of names beside a figure",)
+    values = tuple(0.95 - 0.03 * i for i in range(len(parts)))
+    low, high = tuple(v - 0.05 for v in values), tuple(min(v + 0.04, 1.0) for v in values)
+    measured = tuple(v + draw.gauss(0, 0.02) for v in values)
+    layers = tuple(f"features.denseblock{i}.denselayer7.norm2.weight" for i in range(20))
+    heights = tuple(0.3 + 0.03 * i for i in range(20))
+    return (
+        Figure(
+            "interval",
+            "Expected and measured accuracy",
+            (Series("expected", parts, values, low, high), Series("measured", parts, measured)),
+            "part",
+            "accuracy",
+            ".0%",
+        ),
+        Figure(
+            "line",
+            "Accuracy by layer",
+            (Series("accuracy", layers, heights, tuple(h - 0.1 for h in heights), heights),),
+            "cut after",
+            "accuracy",
+            ".0%",
+        ),
+        task_map("Names that fit", tuple(f"task {i}" for i in range(24))),
+        Text("Side by side:"),
+        task_map("Short names", ("caau", "cado", "caho", "catr", "cade", "audo", "auho", "autr")),
+        task_map("Names that do not fit", tuple(f"airplane against ship {i}" for i in range(24))),
+    )
+
+
+def task_map(title, names) -> Figure:
+    draw = random.Random(len(names))
+    true = tuple(0.4 * draw.random() for _ in names)
+    estimated = tuple(max(y + draw.gauss(0, 0.03), 0.0) for y in true)
+    lines = (Series("estimated", names, estimated), Series("true", names, true))
+    return Figure("polar", title, lines, "task", "accuracy lost: the centre is best", ".0%")
+
+
 def maps() -> View:
     names = ("low", "low-twin", "high")
     values = ((1.0, 0.2, 0.3), (0.1, 0.98, None), (0.25, 0.5, 0.7))
@@ -119,4 +160,5 @@ def gallery() -> list[StoredRecord]:
         stored("Heat maps", *maps()),
         stored("A run", line, settings={"seed": 1}, data={"loss": long}),
         stored("A run", Text("Same title."), settings={"seed": 2, "big": 2**63 + 1}),
+        stored("Rankings", *rankings()),
     ]

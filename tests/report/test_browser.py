@@ -1,7 +1,9 @@
 """The page in a real browser: it draws, answers, can be read everywhere, and fetches nothing."""
 
 import json
+import math
 import re
+from itertools import combinations
 
 import pytest
 from report.chromium import Browser
@@ -44,7 +46,7 @@ def test_every_series_and_cell_is_drawn(browser, pages, page, width):
         f"{SHOWN}.map((c) => [...c.querySelectorAll('.plot .series, .plot .cell')].map((m) =>"
         " { const b = m.getBBox(); return [b.width, b.height]; }))"
     )
-    assert len(boxes) == {"gallery": 7, "demo": 10}[page]
+    assert len(boxes) == {"gallery": 12, "demo": 10}[page]
     assert all(boxes)
     # A straight line is as thin as can be, but no mark is nothing.
     assert all(max(box) > 1 for chart in boxes for box in chart)
@@ -75,8 +77,13 @@ def test_a_page_that_fetches_would_be_noticed(browser, tmp_path):
         ("#record-3 .wide .line .plot .dot", "1 loss · epoch 0"),
         ("#record-3 .wide .bar .plot .bar", "4 whole · layer first layer"),
         ("#record-4 .heat .cell rect", "100% low · low"),
+        (
+            "#record-7 .wide .interval .plot .dot",
+            "95% (90% to 99%) expected · part resnet20-cifar100-run-0@layer0",
+        ),
+        ("#record-7 .wide .polar .plot .dot", "29% estimated · task task 0"),
     ],
-    ids=["line", "bar", "heat map"],
+    ids=["line", "bar", "heat map", "interval", "polar"],
 )
 def test_the_pointer_shows_the_value_under_it(browser, pages, mark, words):
     browser.open(pages / "gallery.html")
@@ -101,6 +108,42 @@ def test_the_arrow_keys_show_values_too(browser, pages):
         browser.press(key)
         told.append(browser.run("tip.hidden ? '' : tip.lastChild.textContent"))
     assert told == ["loss · epoch 0", "loss · epoch 1", told[2], ""]
+
+
+def test_the_arrow_keys_follow_rows_down_and_names_around(browser, pages):
+    browser.open(pages / "gallery.html")
+
+    def told(kind, *keys):
+        browser.run(f"document.querySelector('#record-7 .wide .{kind}').focus()")
+        said = []
+        for key in keys:
+            browser.press(key)
+            said.append(browser.run("tip.lastChild.textContent.split(' · ').at(-1)"))
+        return said
+
+    rows = [f"part resnet20-cifar100-run-{i}@layer{i}" for i in (0, 1, 2)]
+    assert told("interval", "ArrowDown", "ArrowDown", "ArrowDown") == rows
+    assert told("polar", "ArrowRight", "ArrowLeft", "ArrowRight", "ArrowRight") == [
+        "task task 0",
+        "task task 23",
+        "task task 0",
+        "task task 1",
+    ]
+
+
+def test_polar_figures_share_a_row_where_there_is_room(browser, pages):
+    tops = (
+        "[...document.querySelectorAll('.beside > figure')]"
+        ".map((f) => f.getBoundingClientRect()).map((b) => [b.left, b.top])"
+    )
+    browser.open(pages / "gallery.html")
+    (left, top), (right, other) = browser.run(tops)
+    assert top == other
+    assert right > left + 300
+    browser.open(pages / "gallery.html", width=360)
+    (left, top), (right, other) = browser.run(tops)
+    assert left == right
+    assert other > top
 
 
 def test_a_click_on_the_legend_hides_a_series_and_brings_it_back(browser, pages):
@@ -201,6 +244,40 @@ def test_no_name_in_a_drawing_is_cut_by_its_edge(browser, pages, width):
     assert outside == []
 
 
+@pytest.mark.parametrize("width", [1000, 360])
+def test_names_of_rows_and_directions_lie_neither_on_each_other_nor_on_marks(browser, pages, width):
+    browser.open(pages / "gallery.html", width=width)
+    drawings = browser.run(
+        f"""{SHOWN}.filter((c) => c.matches('.interval, .polar')).map((c) => {{
+          const box = (e) => {{
+            const b = e.getBoundingClientRect();
+            return [b.left, b.top, b.right, b.bottom, e.textContent]; }};
+          return [[...c.querySelectorAll('.frame text')].map(box),
+                  [...c.querySelectorAll('.plot .dot')].map(box),
+                  [...c.querySelectorAll('circle.grid')].map(box)]; }})"""
+    )
+    assert len(drawings) == 4
+
+    def over(one, other):  # by more than the space that surrounds letters
+        return min(one[2], other[2]) - max(one[0], other[0]) > 1 and (
+            min(one[3], other[3]) - max(one[1], other[1]) > 2.5
+        )
+
+    for words, dots, rings in drawings:
+        assert [(a[4], b[4]) for a, b in combinations(words, 2) if over(a, b)] == []
+        if rings:  # the words of rings may be near marks, those of names are outside
+            left, top, right, bottom, _ = max(rings, key=lambda ring: ring[2] - ring[0])
+            x, y, r = (left + right) / 2, (top + bottom) / 2, (right - left) / 2
+            near = [
+                math.hypot(max(w[0] - x, x - w[2], 0), max(w[1] - y, y - w[3], 0))
+                for w in words
+                if "%" not in w[4]
+            ]
+            assert min(near) >= r
+        else:
+            assert [a[4] for a in words for b in dots if over(a, b)] == []
+
+
 def test_what_is_saved_is_the_record_to_the_last_digit(browser, pages):
     browser.open(pages / "gallery.html")
     texts = browser.run("[...document.querySelectorAll('.record')].map(recordText)")
@@ -214,13 +291,18 @@ def test_a_drawing_of_its_own_has_the_colours_of_the_page(browser, pages, tmp_pa
     script = """
       [...document.querySelectorAll('%s text, %s .series > *, %s .cell rect')].map((e) => {
       const s = getComputedStyle(e), kind = e.getAttribute('class');
-      return [kind, s.fill, s.stroke, s.fontSize, s.fontFamily, s.opacity]; })"""
+      return [kind, s.fill, s.stroke, s.strokeWidth, s.fontSize, s.fontFamily, s.opacity]; })"""
     browser.open(pages / "gallery.html", dark=theme == "dark")
     chart = "#record-4 .heat:not(.tiny)"
     in_page = browser.run(script % (chart, chart, chart))
     bars = browser.run(script % (("#record-3 .wide .chart.bar",) * 3))
+    rows, web = (
+        browser.run(script % ((f"#record-7 > figure > .wide .chart.{kind}",) * 3))
+        for kind in ("interval", "polar")
+    )
     files = export_figures(gallery(), tmp_path)
-    for file, expected in ((files[4], in_page), (files[3], bars)):
+    for place, expected in ((4, in_page), (3, bars), (7, rows), (9, web)):
+        file = files[place]
         browser.open(file, dark=theme == "dark")
         found = browser.run(script % (("svg",) * 3))
         assert [one for one in found if one[0] != "title"] == expected

@@ -6,10 +6,10 @@ import types
 import xml.etree.ElementTree as ET
 
 import pytest
-from report.gallery import figures, gallery, maps, stored
+from report.gallery import figures, gallery, maps, rankings, stored
 
 from dovetail.core.errors import MissingExtraError, SettingsError
-from dovetail.core.views import Heatmap
+from dovetail.core.views import Heatmap, Text
 from dovetail.report import draw_figure, draw_heatmap, export_figures, standalone
 from dovetail.report.export import _font, to_png
 from dovetail.report.lettering import text_width
@@ -20,13 +20,17 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_each_figure_has_a_file_of_its_own(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     files = export_figures(gallery(), tmp_path)
-    assert len(files) == 7
+    assert len(files) == 12
     assert {*files, tmp_path / "notes.txt"} == set(tmp_path.iterdir())
     assert files[0].name == "3-figures-1-loss-and-accuracy-of-a-training-that-too.svg"
 
 
 @pytest.mark.parametrize("theme", ["auto", "light", "dark"])
-@pytest.mark.parametrize("block", [*figures(), *maps()], ids=lambda block: block.title[:12])
+@pytest.mark.parametrize(
+    "block",
+    [block for block in (*figures(), *maps(), *rankings()) if not isinstance(block, Text)],
+    ids=lambda block: block.title[:12],
+)
 def test_a_file_needs_no_variables_and_no_page(block, theme):
     drawing = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
     root = ET.fromstring(standalone(drawing, theme=theme))
@@ -82,6 +86,16 @@ def test_a_png_has_the_size_asked_for_and_words_in_it():
     without = drawing.replace(">100%<", "><")
     assert without != drawing
     assert to_png(without) != png
+
+
+@pytest.mark.usefixtures("rasteriser")
+@pytest.mark.parametrize("block", [rankings()[0], rankings()[2]], ids=lambda block: block.kind)
+def test_a_png_shows_the_marks_of_named_values(block):
+    drawing = draw_figure(block)
+    for mark in ("dot", "guide", *(["whisker"] if block.kind == "interval" else ["line fine"])):
+        without = drawing.replace(f'class="{mark}"', 'visibility="hidden"')
+        assert without != drawing
+        assert to_png(without, scale=0.5) != to_png(drawing, scale=0.5)
 
 
 @pytest.mark.usefixtures("rasteriser")

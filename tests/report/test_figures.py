@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from dovetail.core.views import Figure, Series
 from dovetail.report import draw_figure, standalone
-from dovetail.report.axes import NARROW, WIDTH, lay_out
+from dovetail.report.axes import HALF, NARROW, WIDTH, lay_out
+from dovetail.report.lettering import text_width
 from dovetail.report.marks import Point, placed, sifted, thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
 KINDS = ["line", "scatter", "bar"]
+EVERY = [*KINDS, "interval", "polar"]
 
 
 def parse(drawing):
@@ -56,7 +58,7 @@ def series(draw):
 
 figures = st.builds(
     Figure,
-    st.sampled_from(KINDS),
+    st.sampled_from(EVERY),
     words,
     st.lists(series(), max_size=4).map(tuple),
     words,
@@ -67,9 +69,10 @@ figures = st.builds(
 
 
 @settings(max_examples=300, deadline=None)
-@given(figures)
-def test_any_figure_is_well_formed_and_within_its_picture(figure):
-    root = parse(draw_figure(figure))
+@given(figures, st.sampled_from([WIDTH, HALF, NARROW]))
+def test_any_figure_is_well_formed_and_within_its_picture(figure, width):
+    root = parse(draw_figure(figure, width=width))
+    assert float(root.get("width")) == width
     _, _, width, height = (float(v) for v in root.get("viewBox").split())
     assert len(points_of(root)) == len(figure.series)
     for x, y, _, _ in (point for points in points_of(root) for point in points):
@@ -191,7 +194,7 @@ def test_the_legend_wraps_within_the_picture():
     assert bottom < min(pixel for _, pixel in y_axis(root))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("all_series", [(), (Series("s", (), ()),), (Series("s", (1,), (None,)),)])
 def test_nothing_to_show_is_said(kind, all_series):
     assert "no data" in words_of(parse(draw_figure(Figure(kind, "t", all_series))))
@@ -247,3 +250,15 @@ def test_a_narrow_figure_shows_the_same_data():
     assert float(narrow.get("width")) == NARROW
     assert [p[2:] for p in points_of(narrow)[0]] == [p[2:] for p in points_of(wide)[0]]
     assert max(p[0] for p in points_of(narrow)[0]) <= NARROW
+
+
+def test_slanted_names_stay_within_the_picture_and_apart():
+    names = ("a", *(f"features.block{i}.conv.norm2.weight" for i in range(19)))
+    root = parse(draw_figure(Figure("line", "t", (Series("s", names, (1.0,) * 20),))))
+    texts = [tick.find(SVG + "text") for tick in of_class(root, "tick-x")]
+    shown = [
+        "".join(text.itertext()).replace(text.findtext(SVG + "title", ""), "") for text in texts
+    ]
+    assert len(set(shown)) == len(names)
+    reach = [text_width(cut) * math.cos(math.radians(35)) for cut in shown]
+    assert all(float(t.get("x")) >= wide for t, wide in zip(texts, reach, strict=True))

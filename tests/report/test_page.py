@@ -14,6 +14,7 @@ from dovetail.core import records as stored
 from dovetail.core.records import Record, StoredRecord, load_record
 from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
 from dovetail.report import render_page, write_report
+from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.sections import sections
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -49,6 +50,14 @@ def every_block(word):
         Figure("line", f"{word} line", (Series(f"{word} one", (1, 2), (1.0, None)),), f"{word} x"),
         Figure("scatter", f"{word} scatter", (Series("s", (1, 2), (1.0, 2.0)),), "", f"{word} y"),
         Figure("bar", f"{word} bar", (Series("s", (f"{word} place", "b"), (1.0, -2.0)),)),
+        Figure(
+            "interval",
+            f"{word} interval",
+            (Series(f"{word} rows", (f"{word} long", "b"), (1.0, 2.0), (0.0,), (1.5,)),),
+        ),
+        Figure(
+            "polar", f"{word} polar", (Series(f"{word} web", (f"{word} way", "b"), (1.0, 2.0)),)
+        ),
         Heatmap(f"{word} map", (f"{word} row",), ("c", "d"), ((1.0, None),), format=".2f"),
     )
 
@@ -91,10 +100,23 @@ def test_every_block_appears_and_every_element_is_closed():
     assert page.open == []
     words = page.words()
     names = "plain heading note warning column cell caption line one x scatter y bar place map row"
+    names += " interval rows long polar web way"
     assert [name for name in names.split() if f"my {name}" not in words] == []
     assert "12.5%" in words
     # A figure is drawn for wide and for narrow screens; a heat map scrolls instead.
-    assert sum(tag == "svg" for tag, _ in page.elements) == 2 * 3 + 1
+    assert sum(tag == "svg" for tag, _ in page.elements) == 2 * 5 + 1
+
+
+def test_only_polar_figures_that_follow_each_other_stand_side_by_side():
+    def polar(title):
+        return Figure("polar", title, (Series("s", ("a", "b"), (1.0, 2.0)),))
+
+    blocks = (polar("one"), Text("between"), polar("two"), polar("three"), polar("four"))
+    page = Page(render_page([Sample(blocks=blocks)], title="t"))
+    assert [a["class"] for t, a in page.elements if t == "div"].count("beside") == 1
+    widths = [float(a["width"]) for t, a in page.elements if t == "svg"]
+    assert widths == [WIDTH, NARROW, *[HALF, NARROW] * 3]
+    assert page.open == []
 
 
 def test_words_of_a_record_stay_words():

@@ -4,7 +4,7 @@ import math
 from io import StringIO
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -125,3 +125,66 @@ def test_a_sparkline_has_the_highest_bar_at_the_highest_value(values):
 
 def test_a_long_sparkline_averages_neighbours():
     assert sparkline([0.0, 0.0, 1.0, 1.0, 2.0, 2.0], width=3) == sparkline([0.0, 1.0, 2.0])
+
+
+def test_an_interval_figure_is_a_row_a_value_with_its_whisker():
+    figure = Figure(
+        "interval",
+        "Ranking",
+        (
+            Series("expected", ("best", "worst"), (0.9, 0.2), (0.8, 0.1), (1.0, 0.3)),
+            Series("true", ("worst", "best"), (0.1, None)),
+        ),
+        "part",
+        "accuracy",
+        ".0%",
+    )
+    lines = [line.split() for line in printed(figure).splitlines()]
+    assert lines[1] == ["part", "series", "accuracy", "low", "high", "10%", "100%"]
+    best, other, worst, true = lines[3:7]
+    assert best[:5] == ["best", "expected", "90%", "80%", "100%"]
+    assert other == ["best", "true", "–", "–", "–"]
+    assert worst[:2] + true[:2] == ["worst", "expected", "worst", "true"]
+    assert best[5][0] + best[5][-1] == worst[5][0] + worst[5][-1] == "├┤"
+    assert "●" in best[5]
+    assert true[5] == "■"
+
+
+def test_a_polar_figure_is_a_row_a_name_with_the_centre_on_the_left():
+    lines = (Series("near", ("a", "b"), (0.0, 1.0)), Series("far", ("b", "a"), (2.0, -1.0)))
+    text = printed(Figure("polar", "Map", lines, "task", "distance", ".1f")).splitlines()
+    assert text[0] == "Map: distance"
+    assert text[1].split() == ["task", "●", "near", "■", "far", "0.0", "2.0"]
+    a, b = text[3:5]
+    assert a.split() == ["a", "0.0", "-1.0", "●"]
+    assert b.split() == ["b", "1.0", "2.0", "●", "■"]
+    centre, rim = text[1].index("0.0"), text[1].index("2.0") + 2
+    assert (a.index("●"), b.index("■")) == (centre, rim)
+    assert b.index("●") == pytest.approx((centre + rim) / 2, abs=1)
+
+
+@pytest.mark.parametrize("kind", ["interval", "polar"])
+def test_on_a_terminal_names_fold_and_pictures_do_not(kind):
+    names = tuple(f"a name of quite some length, number {i}" for i in range(3))
+    out = Console(file=StringIO(), width=60, force_terminal=True, color_system=None)
+    print_view((Figure(kind, "t", (Series("s", names, (1.0, 2.0, 3.0)),)),), console=out)
+    lines = out.file.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= 60
+    assert sum("●" in line for line in lines[3:]) == 3
+
+
+figure_values = st.none() | st.floats()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["interval", "polar"]),
+    st.lists(st.tuples(st.text("ab", max_size=2), figure_values), max_size=5),
+    st.lists(st.floats(), max_size=5),
+    st.booleans(),
+)
+def test_any_named_values_can_be_printed(kind, pairs, bounds, log):
+    xs, ys = tuple(x for x, _ in pairs), tuple(y for _, y in pairs)
+    one = Series("s", xs, ys, tuple(bounds), tuple(bounds[::-1]))
+    text = printed(Figure(kind, "t", (one, one), log_y=log))
+    assert len(text.splitlines()) >= 2 + len(set(xs))

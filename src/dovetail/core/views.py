@@ -92,11 +92,22 @@ class Series:
 class Figure:
     """Series on common axes.
 
+    ``"line"``, ``"scatter"`` and ``"bar"`` have x across and y upwards.  The other two have a name
+    for every x:
+
+    ``"interval"``
+        One row a name, in the order given, so the best comes first; y is a dot in it, ``low`` and
+        ``high`` are the ends of its whisker.
+    ``"polar"``
+        One direction a name, y the distance from the centre, which is zero and means the best:
+        give what is smaller for the better, and nothing negative.  ``low``, ``high`` and ``log_y``
+        have no meaning here.
+
     >>> Figure("line", "Loss", (Series("train", (1, 2), (0.5, 0.25)),), "epoch", "loss").kind
     'line'
     """
 
-    kind: Literal["line", "scatter", "bar"]
+    kind: Literal["line", "scatter", "bar", "interval", "polar"]
     title: str
     series: tuple[Series, ...]
     x_label: str = ""

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.core.views import Figure
-from dovetail.report.lettering import show_number, show_ticks, text_width
+from dovetail.report.lettering import clip_apart, show_number, show_ticks, text_width
 from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
 
-__all__ = ["NARROW", "WIDTH", "Frame", "lay_out", "place_name"]
+__all__ = ["HALF", "NARROW", "WIDTH", "Frame", "lay_out", "place_name", "value_axis"]
 
 WIDTH = 800.0
 """Of every figure: the width of the page's column."""
+
+HALF = 392.0
+"""Of a figure that shares the page's column with another."""
 
 NARROW = 360.0
 """Of a figure for a phone, where the wide one would shrink to letters too small to read."""
@@ -66,7 +69,10 @@ class Frame:
     def draw(self, figure: Figure) -> str:
         """Grid, axes, tick labels and the names of both axes."""
         parts = [self._y_tick(at, words) for at, words in self.y_ticks]
-        parts += [self._x_tick(at, words) for at, words in self.x_ticks]
+        short = [words for _, words in self.x_ticks]
+        if self.slanted:
+            short = clip_apart(short, _LONGEST)
+        parts += [self._x_tick(*tick, cut) for tick, cut in zip(self.x_ticks, short, strict=True)]
         # Bars stand on zero, and so does their axis.
         foot = self.y(0.0) if figure.kind == "bar" and not figure.log_y else self.bottom
         line = f"M{self.left:.1f} {foot:.1f}H{self.right:.1f}"
@@ -87,7 +93,7 @@ class Frame:
         text = label(words, self.left - 8, y + 4, width=_LONGEST, text_anchor="end")
         return tag("g", line, text, class_="tick-y", data_at=repr(at))
 
-    def _x_tick(self, at: float, words: str) -> str:
+    def _x_tick(self, at: float, words: str, short: str) -> str:
         turn = None
         if self.slanted:
             turn = f"rotate({-math.degrees(_SLANT):.0f} {at:.1f} {self.bottom + 14:.1f})"
@@ -95,8 +101,7 @@ class Frame:
             words,
             at,
             self.bottom + (14 if self.slanted else 18),
-            width=_LONGEST if self.slanted else None,
-            middle=True,
+            short=short,
             text_anchor="end" if self.slanted else "middle",
             transform=turn,
         )
@@ -113,7 +118,7 @@ def lay_out(figure: Figure, *, top: float, width: float = WIDTH) -> Frame:
     """
     top += 26.0 if figure.y_label else 6.0
     bottom = top + _HEIGHTS.get(width, 300.0)
-    y, y_ticks = _upward(figure, top, bottom)
+    y, y_ticks = value_axis(figure, bottom, top)
     left = min(max((text_width(words) for _, words in y_ticks), default=0.0), _LONGEST) + 12.0
     right = width - _RIGHT
     places = _places(figure)
@@ -125,8 +130,9 @@ def lay_out(figure: Figure, *, top: float, width: float = WIDTH) -> Frame:
     depth = 20.0
     if slanted:
         shown = [min(text_width(place), _LONGEST) for place in places]
-        # Slanted names reach to the left of their place; the first must not leave the picture.
-        left = max(left, shown[0] * math.cos(_SLANT) - band / 2 + 4)
+        # Slanted names reach to the left of their place; none of them may leave the picture.
+        reach = (wide * math.cos(_SLANT) - (i + 0.5) * band for i, wide in enumerate(shown))
+        left = max(left, max(reach) + 8)
         depth = max(shown) * math.sin(_SLANT) + 18
         band = (right - left) / len(places)
     each = math.ceil(16.0 / band) if slanted else 1  # name every so many, where they are crowded
@@ -137,22 +143,29 @@ def lay_out(figure: Figure, *, top: float, width: float = WIDTH) -> Frame:
     return Frame(left, top, right, bottom, unused, y, places, ticks, y_ticks, slanted, depth, width)
 
 
-def _upward(
-    figure: Figure, top: float, bottom: float
+def value_axis(
+    figure: Figure, start: float, end: float, *, most: int = 7
 ) -> tuple[Scale, tuple[tuple[float, str], ...]]:
+    """The scale of the y values between two positions, and its ticks: values and their words.
+
+    >>> from dovetail.core.views import Series
+    >>> figure = Figure("line", "Loss", (Series("train", (0, 4), (1.0, 3.0)),))
+    >>> value_axis(figure, 0.0, 100.0, most=3)[1]
+    ((1.0, '1'), (2.0, '2'), (3.0, '3'))
+    """
     values = [v for v in _heights(figure) if math.isfinite(v) and (v > 0 or not figure.log_y)]
     if figure.kind == "bar" and not figure.log_y:
         values.append(0.0)  # a bar's length is read from zero
         values = values if any(values) else [0.0, 1.0]
     if figure.log_y and values and min(values) == max(values):
-        ticks = log_ticks(max(values[0] / 2, 5e-324), min(values[0] * 2, 1.7e308))
+        ticks = log_ticks(max(values[0] / 2, 5e-324), min(values[0] * 2, 1.7e308), most=most)
     elif figure.log_y:
-        ticks = log_ticks(min(values, default=1.0), max(values, default=10.0))
+        ticks = log_ticks(min(values, default=1.0), max(values, default=10.0), most=most)
     else:
-        ticks = nice_ticks(*span_of(values))
+        ticks = nice_ticks(*span_of(values), most=most)
     # Where a round end would lie beyond the floating-point range, the data's own end stands in.
     low, high = min([*values, *ticks]), max([*values, *ticks])
-    scale = Scale(low, high, bottom, top, log=figure.log_y)
+    scale = Scale(low, high, start, end, log=figure.log_y)
     words = show_ticks(ticks, figure.y_format, log=figure.log_y)
     return scale, tuple(zip(ticks, words, strict=True))
 

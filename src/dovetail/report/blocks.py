@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text
-from dovetail.report.axes import NARROW, WIDTH
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text, View
+from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
 from dovetail.report.lettering import escape, show_number
 
-__all__ = ["draw_block", "draw_table", "figure_data", "is_number", "is_numeric", "show_cell"]
+__all__ = [
+    "draw_block",
+    "draw_table",
+    "draw_view",
+    "figure_data",
+    "is_number",
+    "is_numeric",
+    "show_cell",
+]
 
 _MOST_DATA = 400
 """A figure of at most this many points carries them as a folded table too."""
@@ -20,7 +29,22 @@ _SHORT = 24  # characters; a shorter word, name or interval stays on one line
 _LONG = 12  # rows; a longer table may break across printed pages
 
 
-def draw_block(block: Block) -> str:
+def draw_view(view: View) -> str:
+    """The blocks of a view as HTML, one below the other; polar figures in a row are side by side.
+
+    >>> draw_view((Text("one"), Text("two")))
+    '<p>one</p>\\n<p>two</p>'
+    """
+    drawn = []
+    for polar, blocks in groupby(view, key=lambda b: isinstance(b, Figure) and b.kind == "polar"):
+        group = list(blocks)
+        beside = polar and len(group) > 1
+        inside = "\n".join(draw_block(block, wide=HALF if beside else WIDTH) for block in group)
+        drawn.append(f'<div class="beside">\n{inside}\n</div>' if beside else inside)
+    return "\n".join(drawn)
+
+
+def draw_block(block: Block, *, wide: float = WIDTH) -> str:
     """One block of a view as HTML.
 
     >>> draw_block(Text("Chance is < 10 %.", style="note"))
@@ -37,7 +61,7 @@ def draw_block(block: Block) -> str:
     # Two drawings, of which the style sheet shows one: letters do not shrink with the screen.
     drawing = "".join(
         f'<div class="{room}">{draw_figure(block, width=width, titled=False)}</div>'
-        for room, width in (("wide", WIDTH), ("narrow", NARROW))
+        for room, width in (("wide", wide), ("narrow", NARROW))
     )
     table = figure_data(block)
     data = f"<summary>Data</summary>{draw_table(table)}" if table else ""
@@ -158,14 +182,15 @@ def figure_data(figure: Figure) -> Table | None:
     (('a', 1, 2.0),)
     """
     rows: list[tuple[Cell, ...]] = []
-    bounded = any(series.low or series.high for series in figure.series)
+    bounded = figure.kind != "polar" and any(s.low or s.high for s in figure.series)
     for series in figure.series:
         for i, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
             bounds = [side[i] if i < len(side) else None for side in (series.low, series.high)]
             rows.append((series.name, x, y, *(bounds if bounded else ())))
     if not rows or len(rows) > _MOST_DATA:
         return None
-    columns = ("series", figure.x_label or "x", figure.y_label or "y")
+    axes = ("name", "value") if figure.kind in ("interval", "polar") else ("x", "y")
+    columns = ("series", figure.x_label or axes[0], figure.y_label or axes[1])
     # An axis rounds to whole percents; the reader of a table wants to know which of two is more.
     spec = ".2%" if figure.y_format.endswith("%") else figure.y_format or ".6g"
     return Table(

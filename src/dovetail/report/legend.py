@@ -63,7 +63,7 @@ def symbol(x: float, y: float, *, shape: int = 0, r: float = 4.0) -> str:
 def _entry(kind: str, index: int, name: str, x: float, y: float, wide: float) -> str:
     if kind == "line":
         sign = tag("path", class_="line", d=f"M{x:.1f} {y - 4:.1f}h18")
-    elif kind == "scatter":
+    elif kind in ("scatter", "interval", "polar"):
         sign = symbol(x + 9, y - 4, shape=index)
     else:
         sign = tag("rect", class_="bar", x=x + 4, y=y - 9.5, width=11, height=11, rx=2)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from html import escape as _escape
 from itertools import pairwise
 
-__all__ = ["clip", "escape", "show_number", "show_ticks", "text_width", "wrap"]
+__all__ = ["clip", "clip_apart", "escape", "show_number", "show_ticks", "text_width", "wrap"]
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SPEC = re.compile(r"(.?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
 _LONGEST = 24  # characters of a number; 1e300 with a fixed point has three hundred
 _NARROW = frozenset("ijltfrI.,:;|!'`()[]{} /-")
-_WIDE = frozenset("mwMW%@&−")
+_WIDE = frozenset("mwMW%@&−…")
 
 
 def escape(text: object) -> str:
@@ -48,9 +48,9 @@ def clip(text: str, width: float, size: float = 12.0, *, middle: bool = False) -
     Names are best cut in the middle: those of one family often differ at the end.
 
     >>> clip("accuracy", 200), clip("a very long name indeed", 80)
-    ('accuracy', 'a very long…')
+    ('accuracy', 'a very lon…')
     >>> clip("resnet20-cifar10-run-1", 90, middle=True)
-    'resnet2…-run-1'
+    'resnet…-run-1'
     """
     if text_width(text, size) <= width:
         return text
@@ -59,6 +59,28 @@ def clip(text: str, width: float, size: float = 12.0, *, middle: bool = False) -
         return _fitting(text, room, size).rstrip() + "…"
     tail = _fitting(text[::-1], room / 2, size)[::-1]
     return _fitting(text, room - text_width(tail, size), size).rstrip() + "…" + tail.lstrip()
+
+
+def clip_apart(names: Sequence[str], width: float, size: float = 12.0) -> list[str]:
+    """Names cut to a width so that they can still be told apart.
+
+    Each is cut in its middle; where that makes some look alike, they show the part in which they
+    differ, and as much around it as fits.
+
+    >>> clip_apart(["block1.layer1.norm.weight", "block1.layer2.norm.weight"], 90)
+    ['…ayer1.nor…', '…ayer2.nor…']
+    >>> clip_apart(["a", "resnet20-cifar10-run-1"], 90)
+    ['a', 'resnet…-run-1']
+    """
+    short = [clip(name, width, size, middle=True) for name in names]
+    alike: dict[str, list[str]] = {}
+    for name, cut in zip(names, short, strict=True):
+        alike.setdefault(cut, []).append(name)
+    differing: dict[str, str] = {}
+    for group in alike.values():
+        if len(set(group)) > 1:
+            differing |= _around_the_difference(group, width, size)
+    return [differing.get(name, cut) for name, cut in zip(names, short, strict=True)]
 
 
 def wrap(text: str, width: float, size: float = 12.0) -> list[str]:
@@ -136,6 +158,31 @@ def show_ticks(ticks: Sequence[float], spec: str = "", *, log: bool = False) -> 
             break
         labels = [format(tick, f".{digits}{ending}") for tick in ticks]
     return [_brief(label) for label in labels]
+
+
+def _around_the_difference(names: Sequence[str], width: float, size: float) -> dict[str, str]:
+    """What follows the names' common beginning and precedes their common end, in its context."""
+    first = _alike(names)
+    last = _alike([name[first:][::-1] for name in names])
+    room = width - 2 * text_width("…", size)
+    shown = {}
+    for name in names:
+        start, end = first, len(name) - last
+        core = clip(name[start:end], room, size, middle=True)
+        left = room - text_width(core, size)
+        before = _fitting(name[:start][::-1], left / 2, size)[::-1]
+        after = _fitting(name[end:], left - text_width(before, size), size)
+        cut = [len(before) < start, len(after) < last]
+        shown[name] = "…" * cut[0] + before + core + after + "…" * cut[1]
+    return shown
+
+
+def _alike(names: Sequence[str]) -> int:
+    """How many characters all names begin with alike."""
+    return next(
+        (i for i, row in enumerate(zip(*names, strict=False)) if len(set(row)) > 1),
+        min(map(len, names)),
+    )
 
 
 def _fitting(text: str, room: float, size: float) -> str:

@@ -18,7 +18,7 @@ from dovetail.report.legend import style_of, symbol
 from dovetail.report.lettering import show_number
 from dovetail.report.svg import tag
 
-__all__ = ["Point", "draw_series", "placed", "sifted", "thinned"]
+__all__ = ["Point", "draw_series", "placed", "series_group", "sifted", "thinned"]
 
 _DOTTED = 40
 """Lines of at most this many points show each of them, while there are few lines."""
@@ -92,16 +92,26 @@ def draw_series(figure: Figure, frame: Frame, index: int) -> str:
             marks = [_whisker(point) for point in shown] + [_dust(shown)]
         else:
             marks = [_whisker(point) + symbol(point.x, point.y, shape=index) for point in shown]
-    known = [
-        [round(p.x, 1), round(p.y, 1), place_name(p.at), show_number(p.value, figure.y_format)]
-        for p in shown
-    ]
+    told = [(p.x, p.y, place_name(p.at), show_number(p.value, figure.y_format)) for p in shown]
+    return series_group(figure, index, marks, told)
+
+
+def series_group(
+    figure: Figure, index: int, marks: Sequence[str], told: Sequence[tuple[float, float, str, str]]
+) -> str:
+    """The marks of one series, and what to tell under the pointer: x, y, place and value in words.
+
+    >>> figure = Figure("scatter", "", (Series("a", (1,), (2.0,)),))
+    >>> "data-points" in series_group(figure, 0, [], [(10.0, 20.0, "1", "2")])
+    True
+    """
+    known = [[round(x, 1), round(y, 1), place, value] for x, y, place, value in told]
     return tag(
         "g",
         *marks,
         class_=style_of(index),
         data_series=str(index),
-        data_name=series.name,
+        data_name=figure.series[index].name,
         data_points=json.dumps(known, ensure_ascii=False, separators=(",", ":")),
     )
 

@@ -31,16 +31,18 @@ function targetsOf(chart) {
       return { x: box.x + box.width / 2, y: box.y + box.height / 2, box, head: said.slice(end + 2), body: said.slice(0, end) };
     });
   }
-  const xName = chart.dataset.x || "x";
+  const xName = chart.dataset.x ?? "x";
   return [...chart.querySelectorAll(".plot .series")].flatMap((series) =>
     JSON.parse(series.dataset.points).map(([x, y, xWords, yWords]) => (
-      { x, y, head: yWords, body: series.dataset.name + " · " + xName + " " + xWords, series })));
+      { x, y, head: yWords, body: [series.dataset.name, (xName + " " + xWords).trim()].filter(Boolean).join(" · "), series })));
 }
 
 function pointAt(chart) {
   const targets = targetsOf(chart);
   const heat = chart.classList.contains("heat");
-  const upright = chart.classList.contains("scatter") ? 1 : 0.3; // lines and bars are read along x
+  const polar = chart.classList.contains("polar"), rows = chart.classList.contains("interval");
+  // Lines and bars are read along x, rows along y.
+  const [across, upright] = rows ? [0.3, 1] : polar || chart.classList.contains("scatter") ? [1, 1] : [1, 0.3];
   const ring = document.createElementNS("http://www.w3.org/2000/svg", heat ? "rect" : "circle");
   chart.append(set(ring, { class: "ring", r: 6, visibility: "hidden" }));
   let current = null;
@@ -61,19 +63,21 @@ function pointAt(chart) {
     if (heat) return visible().find(({ box }) => inside(box));
     let best = null, least = 60;
     for (const target of visible()) {
-      const far = Math.hypot(target.x - at.x, (target.y - at.y) * upright);
+      const far = Math.hypot((target.x - at.x) * across, (target.y - at.y) * upright);
       if (far < least) [best, least] = [target, far];
     }
     return best;
   }
   function next(dx, dy) {
     if (!current) return visible()[0];
+    const own = visible().filter((t) => t.series === current.series);
+    if (polar && dx) return own.at((own.indexOf(current) + dx) % own.length); // around the centre
     let best = current, least = Infinity;
     for (const target of visible()) {
       const x = target.x - current.x, y = target.y - current.y;
-      const along = x * dx + y * dy, across = Math.abs(x * dy) + Math.abs(y * dx);
-      const other = target.series !== current.series ? 1 : 0; // left and right stay on one series
-      const cost = along + across * (dx ? 0.2 : 3) + (dx ? other * 1e4 : 0);
+      const along = x * dx + y * dy, aside = Math.abs(x * dy) + Math.abs(y * dx);
+      const other = target.series !== current.series ? 1 : 0, stay = rows ? dy : dx;
+      const cost = along + aside * (stay ? 0.2 : 3) + (stay ? other * 1e4 : 0); // along on one series
       if (along > 0.5 && cost < least) [best, least] = [target, cost];
     }
     return best;

@@ -10,7 +10,7 @@ from dovetail.core.errors import SettingsError
 from dovetail.core.files import write_whole
 from dovetail.core.records import Record
 from dovetail.core.views import Table
-from dovetail.report.blocks import draw_block, draw_table
+from dovetail.report.blocks import draw_table, draw_view
 from dovetail.report.embedding import embed
 from dovetail.report.lettering import escape
 from dovetail.report.markdown import write_markdown
@@ -112,11 +112,10 @@ def _contents(parts: Sequence[Section]) -> str:
 
 
 def _section(part: Section) -> str:
-    blocks = "\n".join(draw_block(block) for block in part.view)
     return f"""<section class="record" id="{part.anchor}">
 <header><h2>{escape(part.title)}{_aside(part)}</h2>
 <button type="button" class="save" data-file="{part.name}.json" hidden>JSON</button></header>
-{blocks}
+{draw_view(part.view)}
 {_settings(part)}
 {embed(part.plain)}
 </section>"""

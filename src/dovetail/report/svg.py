@@ -40,14 +40,18 @@ def label(
     width: float | None = None,
     size: float = 12.0,
     middle: bool = False,
+    short: str | None = None,
     **attributes: str | float | None,
 ) -> str:
     """A text; one that is too wide is cut short and carries the whole of it as a title.
 
+    ``short`` is a text that was cut already.
+
     >>> label("a long name", 0, 0, width=40)
-    '<text x="0" y="0"><title>a long name</title>a lon…</text>'
+    '<text x="0" y="0"><title>a long name</title>a lo…</text>'
     """
-    short = text if width is None else clip(text, width, size, middle=middle)
+    if short is None:
+        short = text if width is None else clip(text, width, size, middle=middle)
     whole = tag("title", escape(text)) if short != text else ""
     return tag("text", whole, escape(short), x=x, y=y, **attributes)
 

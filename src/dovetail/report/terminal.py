@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
 from dovetail.report.blocks import is_number, show_cell
 from dovetail.report.lettering import show_number
+from dovetail.report.strips import STRIP, interval_rows, polar_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,11 +42,19 @@ def print_view(view: View, *, console: Console | None = None, wide: bool | None 
 
     out = console if console is not None else RichConsole(highlight=False)
     unbounded = wide if wide is not None else not out.is_terminal
+    room = STRIP if unbounded else min(max(out.width // 5, 8), STRIP)
     for block in view:
         if isinstance(block, Text):
             _print_text(block, out, unbounded)
         elif isinstance(block, Table):
             _print_table(block, out, unbounded)
+        elif isinstance(block, Figure) and block.kind == "interval":
+            rows = interval_rows(block, room)
+            first = 2 if len(block.series) > 1 else 1
+            _print_table(rows, out, unbounded, range(first, len(rows.columns) - 1), drawn=True)
+        elif isinstance(block, Figure) and block.kind == "polar":
+            right = range(1, len(block.series) + 1)
+            _print_table(polar_rows(block, room), out, unbounded, right, drawn=True)
         elif isinstance(block, Figure):
             _print_table(_summary(block), out, unbounded, range(1, 5))
         else:
@@ -85,10 +94,20 @@ def _print_text(block: Text, out: Console, unbounded: bool) -> None:
     out.print()
 
 
-def _print_table(table: Table, out: Console, unbounded: bool, right: Collection[int] = ()) -> None:
+def _print_table(
+    table: Table,
+    out: Console,
+    unbounded: bool,
+    right: Collection[int] = (),
+    *,
+    drawn: bool = False,
+) -> None:
+    """Print a table; the last column of one that is ``drawn`` is a picture, and never folded."""
     from rich.text import Text as RichText
 
-    drawn = _rich_table(table, right)
+    page = _rich_table(table, right)
+    if drawn:
+        page.columns[-1].no_wrap = True
     if table.caption:
         options: dict[str, Any] = {"soft_wrap": True} if unbounded else {}
         out.print(RichText(_clean(table.caption), style="bold"), **options)
@@ -96,12 +115,12 @@ def _print_table(table: Table, out: Console, unbounded: bool, right: Collection[
         cells = [table.columns, *_shown(table)]
         widest = sum(max(_cells_wide(row[j]) for row in cells) for j in range(len(table.columns)))
         needed = widest + _MARGIN * (len(table.columns) + 1)
-        for line in _lines(drawn, out, needed):
+        for line in _lines(page, out, needed):
             out.print(
                 RichText.from_ansi(line) if out.is_terminal else RichText(line), soft_wrap=True
             )
     else:
-        out.print(drawn)
+        out.print(page)
     out.print()
 
 
