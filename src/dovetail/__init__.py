@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dovetail import objectives as objectives
+    from dovetail import ranking as ranking
     from dovetail import tasks as tasks
     from dovetail import testing as testing
     from dovetail import train as train
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dovetail.parts.part import Part as Part
     from dovetail.parts.part import build as build
     from dovetail.parts.part import from_pretrained as from_pretrained
+    from dovetail.ranking.ranker import rank as rank
     from dovetail.running.evaluate import evaluate as evaluate
     from dovetail.running.features import features as features
     from dovetail.running.predict import predict as predict
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("objectives", "tasks", "testing", "train")
+_PACKAGES = ("objectives", "ranking", "tasks", "testing", "train")
 
 _HOMES = {
     # make and load
@@ -54,6 +56,8 @@ _HOMES = {
     "evaluate": "running.evaluate",
     "predict": "running.predict",
     "features": "running.features",
+    # choose
+    "rank": "ranking.ranker",
     # keep
     "Shelf": "shelf.store",
     "load_record": "core.records",

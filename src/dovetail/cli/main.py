@@ -20,6 +20,7 @@ _COMMANDS = {
     "train": "train a network on a task and put it on the shelf",
     "cut": "cut a network into two parts that fit",
     "join": "join parts end to end, or say why not",
+    "rank": "rank parts, cut points or epochs for a task, without training",
     "predict": "name the classes of new inputs",
     "shelf": "list, show, add, remove, verify and share parts",
     "report": "make a page of records and of the shelf",

@@ -1,0 +1,44 @@
+"""Which part to reuse for a task, before anything is trained.
+
+``rank`` answers for parts, cut points and epochs; ``score`` for plain arrays; ``PairStatistics``
+for rows that come in pieces.  ``judge`` says how good a score is where the truth is known.
+"""
+
+from dovetail.ranking.expected import Expected, Head, expected_accuracy, fit_head
+from dovetail.ranking.judge import Judgement, judge
+from dovetail.ranking.over import RankingOver, rank_over
+from dovetail.ranking.pair_sums import PairSums
+from dovetail.ranking.ranker import rank
+from dovetail.ranking.records import Place, Ranking
+from dovetail.ranking.scores import SCORES, Score, score
+from dovetail.ranking.statistics import PairStatistics
+from dovetail.ranking.task2vec import task_distance, task_embedding
+from dovetail.ranking.task_map import TaskMap, task_map
+from dovetail.ranking.winner import Bounds, beats, honest_intervals, honest_winner
+
+__all__ = [
+    "Bounds",
+    "Expected",
+    "Head",
+    "Judgement",
+    "PairStatistics",
+    "PairSums",
+    "Place",
+    "Ranking",
+    "RankingOver",
+    "SCORES",
+    "Score",
+    "TaskMap",
+    "beats",
+    "expected_accuracy",
+    "fit_head",
+    "honest_intervals",
+    "honest_winner",
+    "judge",
+    "rank",
+    "rank_over",
+    "score",
+    "task_distance",
+    "task_embedding",
+    "task_map",
+]

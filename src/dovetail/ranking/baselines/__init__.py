@@ -1,0 +1,1 @@
+"""Scores that are not functions of sums, a file each: what a ranking is compared with."""

@@ -1,0 +1,221 @@
+r"""How good a part will be: the accuracy of a head on it, and how sure that is.
+
+A ridge head is fitted to all the labels at hand and each label is predicted by the head of all the
+others, in closed form.  The mean is the expected accuracy; the interval says where the accuracy of
+that one head on unlimited new examples lies.  Verdicts of rows left out are not independent: rows
+help each other (:mod:`dovetail.ranking.mutual`), which makes :math:`n` of them worth only
+
+.. math::
+    n_\text{eff} = \frac{n}{1 + \kappa}, \qquad
+    \kappa = \frac{n\, \mathbb{E}_{i \ne j} (\ell_i - \ell_i^{(j)})(\ell_j - \ell_j^{(i)})}
+                  {\operatorname{var} \ell} .
+
+The interval is Wilson's for :math:`n_\text{eff}` trials, which is honest near 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.seeds import generator
+from dovetail.linalg.ridge import LeaveOneOut, Solved, solve
+from dovetail.ranking.heads import Head, HeadKind, coded, fit_head
+from dovetail.ranking.inputs import as_rows, refuse_other_count
+from dovetail.ranking.mutual import (
+    agreeing_classes,
+    agreeing_labels,
+    agreeing_numbers,
+    with_shares,
+)
+
+__all__ = ["Expected", "Head", "expected_accuracy", "fit_head", "wilson"]
+
+_MOST_ROWS = 300
+"""Pairs are looked at among so many rows; their mean needs no more."""
+
+_MOST_KAPPA = 3.0
+
+_TIED = 1e-9
+"""Outputs closer than this tie, and the classes that tie share the credit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What a ridge head on these features can be expected to reach on new examples.
+
+    ``value`` is its accuracy (label accuracy, or R² for numbers), ``low`` and ``high`` bound it;
+    ``per_example [n]`` has the value as its mean; ``predictions [n, k]`` are those of the heads
+    that did not see the example.  ``effective_n`` is what the n examples are worth.
+    """
+
+    value: float
+    low: float
+    high: float
+    per_example: Tensor
+    penalty: float
+    n: int
+    kind: HeadKind
+    predictions: Tensor
+    effective_n: float
+    confidence: float = 0.9
+
+    def against(self, targets: Any) -> float:
+        """The value if the examples had these targets: shuffled ones show what chance would give.
+
+        >>> found = expected_accuracy([[0.0], [0.1], [1.0], [1.1]], [0, 0, 1, 1])
+        >>> found.against([0, 0, 1, 1]), found.against([0, 1, 0, 1])
+        (1.0, 0.5)
+        """
+        _, columns, codes = coded(targets, self.kind)
+        if columns.shape != self.predictions.shape:
+            raise TaskError(
+                f"targets of shape {tuple(columns.shape)} do not fit predictions of shape "
+                f"{tuple(self.predictions.shape)}"
+            )
+        return float(_verdicts(self.predictions, columns, codes, self.kind).mean())
+
+
+def expected_accuracy(
+    features: Any,
+    targets: Any,
+    *,
+    confidence: float = 0.9,
+    kind: HeadKind | None = None,
+    stratified: bool = True,
+) -> Expected:
+    """The accuracy a ridge head trained on all these labels will have on new examples.
+
+    Args:
+        features: Rows ``[n, d]``.
+        targets: Classes ``[n]``, a matrix of zeros and ones for several labels, or numbers.
+        confidence: How often the interval should hold the accuracy of the head on an unlimited
+            test set.
+        kind: Overrides what the targets seem to be.
+        stratified: Whether the classes have the shares in the sample that they have in the task,
+            as in every sample that dovetail draws, and in k examples a class.  Leaving one out
+            would then make its class rarer than it is, which :func:`~.mutual.with_shares` undoes.
+            Say ``False`` for a small sample drawn without regard to the classes.
+
+    >>> from dovetail.tasks.builtin import load_task
+    >>> inputs, labels = load_task("digits").subset("train")
+    >>> found = expected_accuracy(inputs[::3].flatten(1), labels[::3])
+    >>> 0.88 < found.low < found.value < found.high < 0.97
+    True
+    """
+    if not 0 < confidence < 1:
+        raise SettingsError(f"confidence lies between 0 and 1, got {confidence}")
+    rows = as_rows(features)
+    kind, columns, codes = coded(targets, kind)
+    refuse_other_count(rows, columns)
+    counts = None if codes is None else codes.bincount()
+    if counts is not None and int(counts.max()) < 2:
+        raise TaskError(
+            "every class has one example: what a head learns from the others cannot be told from "
+            "what it has seen; give at least two examples of some class"
+        )
+    if len(rows) < 4:
+        raise TaskError(f"{len(rows)} examples say nothing of new ones; give at least 4")
+    solved = solve(rows, columns)
+    found = solved.leave_one_out("auto")
+    shares = counts if stratified else None
+    kept = found.predictions
+    if codes is not None and shares is not None:
+        kept = with_shares(kept, codes, shares)
+    each = _verdicts(kept, columns, codes, kind)
+    value, n, z = float(each.mean()), len(rows), NormalDist().inv_cdf((1 + confidence) / 2)
+    shared = _mutual(solved, found, columns, codes, shares, kind)
+    if kind == "regression":
+        low, high, effective = _number_bounds(each, columns, shared, z)
+    else:
+        low, high, effective = _share_bounds(each, shared, z)
+    return Expected(
+        value, low, high, each, found.penalty, n, kind, found.predictions, effective, confidence
+    )
+
+
+def wilson(share: float, n: float, z: float) -> tuple[float, float]:
+    """Wilson's interval of a share of ``n`` trials, which need not be a whole number.
+
+    >>> [round(bound, 3) for bound in wilson(1.0, 20, 1.645)]
+    [0.881, 1.0]
+    """
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return (0.0 if share <= 0 else low), (1.0 if share >= 1 else high)
+
+
+def _verdicts(predictions: Tensor, columns: Tensor, codes: Tensor | None, kind: HeadKind) -> Tensor:
+    """How right each row is ``[n]``; the mean is the value."""
+    if codes is not None:
+        best = predictions >= predictions.amax(1, keepdim=True) - _TIED
+        return best.gather(1, codes[:, None])[:, 0].double() / best.sum(1)
+    if kind == "multilabel":
+        return ((predictions > 0.5) == (columns > 0.5)).double().mean(1)
+    return 1 - (predictions - columns).square().sum(1) / _spread(columns)
+
+
+def _spread(columns: Tensor) -> float:
+    """The variance of the targets, summed over columns."""
+    spread = float(columns.var(0).sum())
+    if spread <= 0:
+        raise TaskError("all targets are the same number; there is nothing to predict")
+    return spread
+
+
+def _mutual(
+    solved: Solved,
+    found: LeaveOneOut,
+    columns: Tensor,
+    codes: Tensor | None,
+    counts: Tensor | None,
+    kind: HeadKind,
+) -> float:
+    """The mean product of what rows do to each other's verdicts."""
+    n = len(columns)
+    some = torch.arange(n)
+    if n > _MOST_ROWS:
+        some = torch.randperm(n, generator=generator(0, "pairs"))[:_MOST_ROWS]
+    remainder, predictions = solved.remainder(found.penalty, some), found.predictions[some]
+    if codes is not None:
+        return agreeing_classes(remainder, predictions, codes[some], counts)
+    if kind == "multilabel":
+        return agreeing_labels(remainder, predictions, columns[some])
+    return agreeing_numbers(remainder, columns[some] - predictions) / _spread(columns) ** 2
+
+
+def _share_bounds(each: Tensor, shared: float, z: float) -> tuple[float, float, float]:
+    """Wilson's interval for verdicts in [0, 1], and what the rows are worth."""
+    n, value = len(each), float(each.mean())
+    near = (n * value + z * z / 2) / (n + z * z)
+    binary = near * (1 - near)
+    # Several labels a row vary less than one trial; few rows hardly say how much.
+    varied = (n * float((each - value).square().mean()) + 4 * binary) / (n + 4)
+    varied = binary if bool(((each == 0) | (each == 1)).all()) else min(varied, binary)
+    effective = n * binary / varied / (1 + _kappa(shared, n, varied))
+    return *wilson(value, effective, z), effective
+
+
+def _number_bounds(
+    each: Tensor, columns: Tensor, shared: float, z: float
+) -> tuple[float, float, float]:
+    r"""An interval for R², even in :math:`\log(1 - R^2)`, so that it never exceeds one."""
+    n, missed = len(each), 1 - float(each.mean())
+    if missed <= 0:
+        return 1.0, 1.0, float(n)
+    deviation = (columns - columns.mean(0)).square().sum(1) / _spread(columns)
+    varied = float(((1 - each) - missed * deviation).var())
+    kappa = _kappa(shared, n, varied)
+    relative = z * math.sqrt(varied * (1 + kappa) / n) / missed
+    return 1 - missed * math.exp(relative), 1 - missed * math.exp(-relative), n / (1 + kappa)
+
+
+def _kappa(shared: float, n: int, varied: float) -> float:
+    return min(max(n * shared / varied, 0.0), _MOST_KAPPA) if varied > 0 else 0.0

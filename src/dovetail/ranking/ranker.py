@@ -1,0 +1,253 @@
+"""Rank parts, cut points and checkpoints for a task, without training anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import DovetailError, SettingsError, TaskError
+from dovetail.core.progress import progress
+from dovetail.dist.rows import gathered, my_share
+from dovetail.parts.cutting import cut
+from dovetail.parts.part import Part
+from dovetail.ranking.candidates import Candidate, Parts, candidate, named
+from dovetail.ranking.jackknife import beats, half_width, z_score
+from dovetail.ranking.measuring import By, Measured, Plan, plan_for
+from dovetail.ranking.records import LeftOut, Place, Ranking
+from dovetail.ranking.sample import sampled
+from dovetail.ranking.scores import DEFAULT
+from dovetail.ranking.winner import honest_intervals, honest_winner
+from dovetail.running.along import features_along
+from dovetail.running.features import Pooling, features
+from dovetail.running.forward import outputs_of
+from dovetail.tasks.task import Split, Task
+
+__all__ = ["rank"]
+
+MEASURES = {"classes": "accuracy", "multilabel": "label accuracy", "regression": "R²"}
+"""What a head is expected to reach, by the task's kind."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """A candidate at one point: what was measured, and what it cost."""
+
+    part: str
+    at: str | None
+    epoch: int | None
+    width: int
+    weights: int
+    measured: Measured
+    seconds: float
+    scoring_seconds: float
+
+
+def rank(
+    parts: Parts,
+    task: Task,
+    *,
+    by: By = DEFAULT,
+    at: str | Sequence[str] | None = None,
+    samples: int | None = 2000,
+    split: Split = "train",
+    pooling: Pooling = "average",
+    groups: int = 10,
+    permutations: int = 20,
+    confidence: float = 0.9,
+    seed: int = 0,
+    batch_size: int = 512,
+    cache: Any = None,
+    show: bool | None = None,
+) -> Ranking:
+    """Rank candidates for a task by what their features say about its labels, best first.
+
+    Args:
+        parts: A part or module, several, or several by name.  A network that ends in a head is
+            ranked before its last layer.  Parts kept along a training are ranked as epochs.
+        task: Its labelled examples decide; of kind classes, multilabel, regression or pairs.
+        by: A score's name, or a function of ``(features, labels)`` to a number, higher is better.
+        at: Cut points to rank inside each network: names, ``"every"``, or ``"output"``.
+        samples: How many examples to look at; ``None`` is all of them.
+        split: Where they come from; never the test split.
+        pooling: How feature maps become rows, ``"average"`` or ``"flatten"``.
+        groups: Of the jackknife, at least 3.
+        permutations: Of the labels, for the z-score; 0 for none.
+        confidence: Of the intervals.
+        seed: For the sample, the groups, the permutations and the winner's interval.
+        batch_size: Inputs a batch.
+        cache: A folder that keeps features between calls.
+        show: Progress bar: ``None`` on a terminal only.
+
+    Under ``torchrun``, with a process group, each process runs its share of the examples, and all
+    of them return the same ranking.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.builtin import load_task
+    >>> nets = {f"{width} wide": build("mlp", hidden=(width,)) for width in (2, 64)}
+    >>> rank(nets, load_task("digits"), at="hidden1", samples=500)
+    Ranking(2 candidates for 'digits' by ...: best '64 wide at hidden1')
+    """
+    several = named(parts)
+    small = sampled(task, samples, split, seed)
+    mine = _share_of(small)
+    plan = plan_for(
+        small, by, groups=groups, permutations=permutations, confidence=confidence, seed=seed
+    )
+    found: list[_Entry] = []
+    left_out: list[LeftOut] = []
+    points: dict[str, list[str]] = {}
+    with progress(f"ranking for {task.name}", len(several), show=show) as tick:
+        for name in several:
+            try:
+                chosen = candidate(name, several[name], at)
+                points[name] = list(chosen.at or ())
+                found += _entries(chosen, mine, plan, pooling, batch_size, cache)
+            except DovetailError as error:
+                left_out.append(LeftOut(name, str(error)))
+            tick(name)
+    if not found:
+        why = "; ".join(f"{out.part}: {out.why}" for out in left_out[:3])
+        raise TaskError(f"no part can be ranked for {task.name!r} ({why})")
+    return Ranking(
+        task=task.name,
+        by=plan.name,
+        n=plan.n,
+        measure=MEASURES.get(task.kind, ""),
+        places=_places(found, plan),
+        left_out=tuple(left_out),
+        confidence=confidence,
+        settings={
+            "split": split,
+            "samples": plan.n,
+            "pooling": pooling,
+            "groups": plan.groups,
+            "permutations": permutations,
+            "seed": seed,
+            "task_fingerprint": task.fingerprint,
+            "points": {name: at for name, at in points.items() if at},
+        },
+    )
+
+
+def _entries(
+    chosen: Candidate, task: Task, plan: Plan, pooling: Pooling, batch_size: int, cache: Any
+) -> Iterator[_Entry]:
+    part = chosen.part
+    _refuse_backs(part)
+    began = time.perf_counter()
+    probs = _source_probabilities(part, task, batch_size) if plan.needs_probs else None
+    fronts: dict[str | None, Part]
+    if chosen.at is None or len(chosen.at) == 1:
+        at = None if chosen.at is None else chosen.at[0]
+        fronts = {at: part if at is None else cut(part, at=at)[0]}
+        taken = features(fronts[at], task, pooling=pooling, batch_size=batch_size, cache=cache)
+        values = {at: taken.values}
+    else:
+        fronts = {at: cut(part, at=at)[0] for at in chosen.at}
+        along = features_along(part, chosen.at, task, pooling=pooling, batch_size=batch_size)
+        values = {at: along[at].values for at in chosen.at}
+    if probs is not None:
+        probs = gathered(probs, plan.n)
+    seconds = time.perf_counter() - began
+    before: Tensor | None = None
+    for at, front in fronts.items():
+        rows = gathered(values[at], plan.n)
+        if before is not None and rows.shape == before.shape and torch.equal(rows, before):
+            continue  # a pooling or flattening layer that adds nothing
+        before = rows
+        began = time.perf_counter()
+        measured = plan.measure(rows, front.contract.gives[0].activation, probs)
+        yield _Entry(
+            chosen.name,
+            at,
+            chosen.epoch,
+            rows.shape[1],
+            sum(p.numel() for p in front.module.parameters()),
+            measured,
+            seconds,
+            time.perf_counter() - began,
+        )
+
+
+def _refuse_backs(part: Part) -> None:
+    spaces = [port.space for port in part.contract.takes if port.space is not None]
+    if spaces or len(part.contract.takes) != 1:
+        taken = f"features in {spaces[0]!r}" if spaces else "several tensors"
+        raise SettingsError(f"it takes {taken}, not a task's inputs; rank the front of its network")
+
+
+def _source_probabilities(part: Part, task: Task, batch_size: int) -> Tensor:
+    if part.contract.classes is None:
+        raise SettingsError("it has no head of its own, and this score needs its predictions")
+    inputs, _ = task.subset("train")
+    return outputs_of(part, inputs, batch_size=batch_size).double().softmax(1)
+
+
+def _share_of(task: Task) -> Task:
+    """The examples that this process runs; all of them, if it is the only one."""
+    share = my_share(task.indices("train"))
+    if len(share) == 0:
+        raise SettingsError("there are more processes than examples to rank on")
+    none = share[:0]
+    return task.derived(task.name, indices={"train": share, "validation": none, "test": none})
+
+
+def _places(found: list[_Entry], plan: Plan) -> tuple[Place, ...]:
+    ranked = sorted(found, key=lambda entry: -entry.measured.score)
+    places = [_place(entry, plan) for entry in ranked]
+    for i, (one, two) in enumerate(pairwise(entry.measured for entry in ranked)):
+        probability = beats(one.score - two.score, one.replicates - two.replicates)
+        places[i] = replace(places[i], beats_next=probability)
+    places[0] = _corrected(places[0], ranked, plan)
+    return tuple(places)
+
+
+def _corrected(first: Place, ranked: list[_Entry], plan: Plan) -> Place:
+    """The first place's expected accuracy, honest although it was chosen.
+
+    Chosen for that very number, it is too high, and the winner's curse is taken off.  Chosen by
+    another score, it gets an interval that holds whichever candidate one picks.
+    """
+    every = [e.measured.expected for e in ranked if e.measured.expected is not None]
+    if len(every) < max(2, len(ranked)):
+        return first
+    verdicts = torch.stack([each.per_example for each in every])
+    worth = [each.effective_n for each in every]
+    if every[0].value >= max(each.value for each in every):
+        bounds = honest_winner(verdicts, plan.confidence, plan.seed, worth=worth)
+    else:
+        bounds = honest_intervals(verdicts, plan.confidence, plan.seed, worth=worth)[0]
+    return replace(
+        first,
+        expected=bounds.value,
+        expected_low=bounds.low,
+        expected_high=bounds.high,
+        chosen_among=len(every),
+    )
+
+
+def _place(entry: _Entry, plan: Plan) -> Place:
+    measured, expected = entry.measured, entry.measured.expected
+    margin = half_width(measured.replicates, plan.confidence)
+    return Place(
+        part=entry.part,
+        at=entry.at,
+        epoch=entry.epoch,
+        score=measured.score,
+        low=measured.score - margin,
+        high=measured.score + margin,
+        z=z_score(measured.score, measured.null) if len(measured.null) > 1 else None,
+        expected=None if expected is None else expected.value,
+        expected_low=None if expected is None else expected.low,
+        expected_high=None if expected is None else expected.high,
+        width=entry.width,
+        weights=entry.weights,
+        seconds=entry.seconds,
+        scoring_seconds=entry.scoring_seconds,
+    )

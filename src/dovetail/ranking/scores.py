@@ -1,0 +1,277 @@
+"""Every score by name, and one function that computes any of them.
+
+Higher is better, always.  Scores that are functions of mergeable sums come from
+:class:`~dovetail.ranking.statistics.PairStatistics`; the others have a file each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from dovetail.core.activations import kernel_range
+from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.ranking.baselines.blocked import cts, cts_neo
+from dovetail.ranking.baselines.neighbours import knn
+from dovetail.ranking.baselines.nleep import nleep
+from dovetail.ranking.baselines.parc import parc
+from dovetail.ranking.baselines.rates import transrate, transrate_scaled
+from dovetail.ranking.baselines.ridge_loo import refuse_many_classes, ridge_loo
+from dovetail.ranking.baselines.source_probabilities import leep, nce
+from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
+from dovetail.ranking.statistics import PairStatistics
+from dovetail.ranking.sums.from_sums import ALIASES
+from dovetail.ranking.sums.logme_alone import logme
+
+__all__ = ["ALIASES", "By", "DEFAULT", "SCORES", "Score", "find_score", "score"]
+
+DEFAULT = "logme"
+
+By = str | Callable[[Any, Any], float]
+"""A score's name, or a function of (features, labels) that gives a number."""
+
+
+class Function(Protocol):
+    """How a score that is not from sums is called."""
+
+    def __call__(
+        self,
+        rows: Tensor,
+        targets: Tensor,
+        *,
+        activation: str,
+        source_probs: Any,
+        seed: int,
+    ) -> float:
+        """The score of float64 rows ``[n, d]`` for codes ``[n]`` or float64 numbers ``[n, k]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is known of a score before it is computed.
+
+    Attributes:
+        name: As in ``by=``.
+        words: What it measures, in a clause.
+        fits: Kinds of targets: ``"classes"``, ``"multilabel"``, ``"regression"``, ``"pairs"``.
+        from_sums: Whether :class:`PairStatistics` gives it, hence merged, streamed and exact.
+        per_class: Whether those sums must keep a second moment a class.
+        needs_probs: Whether it needs the source network's probabilities.
+        function: What computes it, when it is not from sums.
+    """
+
+    name: str
+    words: str
+    fits: frozenset[str]
+    from_sums: bool
+    per_class: bool = False
+    needs_probs: bool = False
+    function: Function | None = None
+
+
+def _ridge(rows: Tensor, targets: Tensor, **_: Any) -> float:
+    return ridge_loo(rows, targets)
+
+
+def _expected(rows: Tensor, targets: Tensor, **_: Any) -> float:
+    from dovetail.ranking.expected import expected_accuracy
+
+    if not targets.is_floating_point():
+        refuse_many_classes(targets)
+    return float(expected_accuracy(rows, targets).value)
+
+
+def _plain(function: Callable[[Tensor, Tensor], float]) -> Function:
+    return lambda rows, targets, **_: function(rows, targets)
+
+
+def _of_probs(function: Callable[[Any, Any], float]) -> Function:
+    return lambda rows, targets, *, source_probs, **_: function(source_probs, targets)
+
+
+_CLASSES = frozenset({"classes"})
+_NUMBERS = frozenset({"classes", "multilabel", "regression"})
+_PAIRS = frozenset({"classes", "pairs"})
+
+_TABLE = (
+    Score("al", "alignment of the kernel with the labels'", _PAIRS, True),
+    Score("utal", "the same over pairs i < j", _PAIRS, True),
+    Score("nmse", "minus the squared error of the kernel", _PAIRS, True),
+    Score(
+        "cts",
+        "share of pairs of one class in the sum of exp k",
+        _PAIRS,
+        False,
+        function=lambda rows, targets, *, activation, seed, **_: (
+            cts(rows, targets, activation, seed=seed).value
+        ),
+    ),
+    Score("al-neo", "alignment over pairs of two classes", _PAIRS, True, per_class=True),
+    Score("utal-neo", "the same over pairs i < j, hence equal", _PAIRS, True, per_class=True),
+    Score("nmse-neo", "minus the squared excess of the kernel", _PAIRS, True, per_class=True),
+    Score(
+        "cts-neo",
+        "minus the mean exp k of pairs of two classes",
+        _PAIRS,
+        False,
+        function=lambda rows, targets, *, activation, seed, **_: (
+            cts_neo(rows, targets, activation, seed=seed).value
+        ),
+    ),
+    Score("centred-al", "alignment of centred kernels (linear CKA)", _NUMBERS, True),
+    Score("centred-al-unit", "the same on features of unit length", _NUMBERS, True),
+    Score("logme", "evidence of a Bayesian linear head", _NUMBERS, True),
+    Score("hscore", "between-class over total covariance", _CLASSES, True),
+    Score("hscore-lw", "the same, covariance shrunk", _CLASSES, True),
+    Score("gbc", "minus the overlap of class Gaussians", _CLASSES, True),
+    Score("gbc-spherical", "the same, one variance a class", _CLASSES, True),
+    Score(
+        "leep",
+        "log-likelihood of labels through the source's classes",
+        _CLASSES,
+        False,
+        needs_probs=True,
+        function=_of_probs(leep),
+    ),
+    Score(
+        "nce",
+        "minus the entropy of labels given the source's decision",
+        _CLASSES,
+        False,
+        needs_probs=True,
+        function=_of_probs(nce),
+    ),
+    Score(
+        "nleep",
+        "log-likelihood of labels through clusters of features",
+        _CLASSES,
+        False,
+        function=lambda rows, targets, *, seed, **_: nleep(rows, targets, seed=seed),
+    ),
+    Score(
+        "transrate", "coding rate less that of classes", _CLASSES, False, function=_plain(transrate)
+    ),
+    Score(
+        "transrate-scaled",
+        "the same at unit scale, classes weighted",
+        _CLASSES,
+        False,
+        function=_plain(transrate_scaled),
+    ),
+    Score(
+        "parc", "rank correlation of distances and labels", _CLASSES, False, function=_plain(parc)
+    ),
+    Score(
+        "knn-1",
+        "leave-one-out accuracy of the nearest neighbour",
+        _CLASSES,
+        False,
+        function=lambda rows, targets, **_: knn(rows, targets, 1),
+    ),
+    Score(
+        "knn-3",
+        "leave-one-out accuracy of three neighbours",
+        _CLASSES,
+        False,
+        function=lambda rows, targets, **_: knn(rows, targets, 3),
+    ),
+    Score("ridge-loo", "leave-one-out accuracy of a ridge head", _NUMBERS, False, function=_ridge),
+    Score(
+        "expected-accuracy",
+        "accuracy to expect of a ridge head",
+        _NUMBERS,
+        False,
+        function=_expected,
+    ),
+)
+
+SCORES: dict[str, Score] = {entry.name: entry for entry in _TABLE}
+
+
+def find_score(name: str) -> Score:
+    """The score of a name, or an error that names near ones.
+
+    >>> find_score("cka").name
+    'centred-al'
+    >>> find_score("logmee")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: unknown score 'logmee'; did you mean logme, leep, nleep?
+    """
+    name = ALIASES.get(name, name)
+    if name not in SCORES:
+        raise SettingsError(f"unknown score {name!r}{nearest(str(name), SCORES, most=3)}")
+    return SCORES[name]
+
+
+def score(
+    features: Any,
+    labels: Any,
+    by: By = DEFAULT,
+    *,
+    activation: str = "relu",
+    source_probs: Any = None,
+    seed: int = 0,
+) -> float:
+    """How well features ``[n, d]`` serve a task with these labels; higher is better.
+
+    Everything is computed in float64.
+
+    Args:
+        features: Tensor, array or list, taken **after** the activation.
+        labels: One integer or name a row for classes; floats ``[n]`` or a matrix ``[n, k]`` for
+            numbers (regression, or zeros and ones of several labels).
+        by: A name of ``SCORES`` or a function of (features, labels), which gets both as they are.
+        activation: Names the range of the kernel, for al, utal, nmse and their -neo forms.
+        source_probs: ``[n, source classes]``, for leep and nce.
+        seed: For what is random: nleep, and cts beyond 10 000 rows.
+
+    >>> rows = [[1.0, 0.1], [0.9, 0.0], [0.0, 1.0], [0.2, 1.1]]
+    >>> score(rows, ["cat", "cat", "emu", "emu"], by="knn-1")
+    1.0
+    """
+    if callable(by):
+        return _judged(by(features, labels), getattr(by, "__name__", "the function"))
+    entry = find_score(by)
+    kernel_range(activation)
+    rows, targets = as_rows(features), as_targets(labels)
+    refuse_other_count(rows, targets)
+    numbers = targets.is_floating_point()
+    if numbers and "regression" not in entry.fits:
+        fit = ", ".join(name for name, other in SCORES.items() if "regression" in other.fits)
+        raise TaskError(
+            f"{entry.name} is for classes, and the labels are numbers; for numbers there is {fit} "
+            "(classes are integers or names, one a row)"
+        )
+    if not numbers:
+        class_codes(targets)
+    if entry.needs_probs and source_probs is None:
+        raise SettingsError(
+            f"{entry.name} needs source_probs, the source network's probabilities [n, classes] on "
+            "these rows; a part without its head has none: use nleep, or a score of features"
+        )
+    if entry.name == "logme":
+        return logme(rows, targets)  # all rows are at hand: one product of them is enough
+    if entry.function is None:
+        sums = PairStatistics(activation, per_class=entry.per_class)
+        return float(sums.update(rows, targets).score(entry.name))
+    return entry.function(
+        rows, targets, activation=activation, source_probs=source_probs, seed=seed
+    )
+
+
+def _judged(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise SettingsError(
+            f"{name} gave a {type(value).__name__}, not a number; see dt.testing.check_score"
+        ) from None
+    if not math.isfinite(number):
+        raise SettingsError(f"{name} gave {number}; see dt.testing.check_score")
+    return number
