@@ -31,7 +31,16 @@ def rate(schedule, step, steps):
 
 
 def train_barely(
-    model, task, make_optimiser, *, epochs, batch_size=64, seed=0, schedule=None, loss=None
+    model,
+    task,
+    make_optimiser,
+    *,
+    epochs,
+    batch_size=64,
+    seed=0,
+    schedule=None,
+    loss=None,
+    clip=None,
 ):
     """A trained copy of the module, and the mean loss of each epoch.
 
@@ -55,6 +64,8 @@ def train_barely(
             value = (loss or F.cross_entropy)(net(x), y)
             optimiser.zero_grad()
             value.backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimiser.step()
             total += value.item()
         losses.append(total / len(batches))

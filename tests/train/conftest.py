@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from dovetail.parts.part import build
+from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
 
 
@@ -18,3 +19,20 @@ def task():
 @pytest.fixture(scope="session")
 def net():
     return build("mlp", shape=(1, 4, 4), hidden=(16,), classes=3, seed=1)
+
+
+@pytest.fixture(scope="session")
+def of_pairs(task):
+    """The blobs with every class forgotten: a few hundred pairs are left."""
+    drawn = [task.pairs(split, count=200, seed=1) for split in ("train", "validation")]
+    first, second, alike = (
+        torch.cat([getattr(pairs, field) for pairs in drawn])
+        for field in ("first", "second", "same")
+    )
+    return Task(
+        task.inputs,
+        kind="pairs",
+        pairs=Pairs(first, second, alike),
+        split={s: task.indices(s) for s in ("train", "validation", "test")},
+        name="told in pairs",
+    )

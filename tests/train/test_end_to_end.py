@@ -78,9 +78,7 @@ def test_preparing_once_or_batch_by_batch_is_one(net, task, kind, monkeypatch):
         inputs = (inputs * 255).to(torch.uint8)
     images = Task(inputs, task.targets)
     once = end_to_end(net, images, epochs=2, batch_size=16)
-    import sys
-
-    monkeypatch.setattr(sys.modules["dovetail.train.end_to_end"], "_PREPARED_BYTES", 0)
+    monkeypatch.setattr("dovetail.train.supervision.KEPT_BYTES", 0)
     by_batch = end_to_end(net, images, epochs=2, batch_size=16)
     assert same(weights(once.part), weights(by_batch.part))
 
@@ -245,7 +243,7 @@ def with_validation_losses(monkeypatch, losses):
 
     given = iter(losses)
     module = sys.modules["dovetail.train.end_to_end"]
-    monkeypatch.setattr(module, "_validation", lambda *_: lambda: {"validation loss": next(given)})
+    monkeypatch.setattr(module, "validation", lambda *_: lambda: {"validation loss": next(given)})
 
 
 @pytest.mark.parametrize(

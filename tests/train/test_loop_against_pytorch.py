@@ -45,6 +45,19 @@ def test_same_bits_as_a_bare_loop(net, task, optimiser, schedule):
     assert not torch.equal(next(net.module.parameters()), next(fit.part.module.parameters()))
 
 
+def test_same_bits_with_clipped_gradients(net, task):
+    fit = end_to_end(net, task, **options(lr=0.05, schedule="constant", clip=0.1))
+    expected, _ = train_barely(
+        net, task, OPTIMISERS["sgd"], epochs=3, batch_size=16, seed=7, clip=0.1
+    )
+    assert_same_weights(fit.part.module, expected)
+    free = end_to_end(net, task, **options(lr=0.05, schedule="constant"))
+    assert not torch.equal(fit.part.module.head.weight, free.part.module.head.weight)
+    for clip in (0, -1.0, "1"):
+        with pytest.raises(SettingsError, match="clip must be a length above 0"):
+            end_to_end(net, task, **options(clip=clip))
+
+
 @pytest.mark.parametrize("kind", ["batch norm", "dropout"])
 def test_same_bits_with_layers_that_train_differently(task, kind):
     inner = nn.BatchNorm1d(8) if kind == "batch norm" else nn.Dropout(0.4)

@@ -2,7 +2,8 @@
 
 Four networks of one architecture learn different tasks.  Each is cut in two and shelved; then every
 front meets every head.  All shapes match, yet only the pairs that share a space work, and the
-contract knows which before anything runs.
+contract knows which before anything runs.  Then a new task comes, and the networks are ranked for
+it without any training; and fifteen small tasks are mapped by how well their parts transfer.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dovetail.core.records import slug
+from dovetail.core.records import Record, slug
 from dovetail.core.views import Block, Table, Text, View
+from dovetail.flows.demo_rank import map_of_digits, parts_for
 from dovetail.flows.joins import Joins, every_join, joins_by_depth
 from dovetail.flows.nets import net_for
 from dovetail.flows.outcome import Outcome
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
+from dovetail.ranking.task_map import TaskMap
 from dovetail.report.page import write_report
 from dovetail.running.evaluate import evaluate
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
-from dovetail.tasks.derive import inverted, only_classes
+from dovetail.tasks.derive import inverted, only_classes, rotated
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 
@@ -76,13 +79,22 @@ def demo(
     depth = joins_by_depth(parts["low"], parts["low-twin"], low)
     tell(depth.view())
 
+    tell(_heading("5. Which network to reuse for a new task, before training anything?"))
+    forecast = parts_for(parts, rotated(digits, 90), seed=seed)
+    tell(forecast.view())
+
+    tell(_heading("6. Which tasks are near each other?"))
+    near = map_of_digits(digits, seed=seed)
+    tell(_mapped(near))
+
     listing = shelf.ls()
     for name, training in zip(tasks, trainings, strict=True):
         training.save(folder / "records" / f"training-{name}.json")
-    for record in (joins, depth):
+    measured: tuple[Record, ...] = (joins, depth, *forecast.records, near)
+    for record in measured:
         record.save(folder / "records" / f"{slug(record.title)}.json")
     page = write_report(
-        [joins, depth, listing, *trainings],
+        [*measured, listing, *trainings],
         folder / "report.html",
         title="Parts that fit, and parts that only look so",
         subtitle=f"Four networks of one architecture, cut after {AT}. {joins.summary}",
@@ -93,11 +105,13 @@ def demo(
         data={
             "accuracy": accuracy,
             "joined": joins.to_plain()["data"],
+            "ranking": forecast.ranking.to_plain()["data"],
+            "reached": forecast.reached,
             "report": str(page),
             "shelf": str(shelf.folder),
             "seconds": seconds,
         },
-        records=(joins, depth, listing, *trainings),
+        records=(*measured, listing, *trainings),
     )
 
 
@@ -136,6 +150,12 @@ def _shelved(halves: dict[str, tuple[Part, Part]]) -> View:
     )
 
 
+def _mapped(near: TaskMap) -> View:
+    """The finding alone: fifteen tasks as a table are for the report."""
+    words = [block for block in near.view() if isinstance(block, Text)]
+    return (*words[:2], Text("The maps themselves are in the report.", style="note"))
+
+
 def _ending(joins: Joins, page: Path, shelf: Shelf, seconds: float) -> View:
     blocks: list[Block] = [
         Text("What to take home", style="heading"),
@@ -143,7 +163,8 @@ def _ending(joins: Joins, page: Path, shelf: Shelf, seconds: float) -> View:
         Text(f"Report: {page}    Shelf: {shelf.folder} ({len(shelf)} parts)    {seconds:.0f} s"),
         Text(
             f"Try: dovetail shelf ls --shelf {shelf.folder}"
-            f"    dovetail join low.front high.back --shelf {shelf.folder}",
+            f"    dovetail join low.front high.back --shelf {shelf.folder}"
+            f"    dovetail rank digits --shelf {shelf.folder}",
             style="note",
         ),
     ]

@@ -8,6 +8,7 @@ from torch import fx, nn
 
 from dovetail.core.activations import is_activation
 from dovetail.parts.tracing import Untraceable, trace
+from dovetail.parts.zoo.layers import UnitLength
 
 __all__ = ["trailing_activation"]
 
@@ -26,6 +27,7 @@ _PASS_MODULES = (
     nn.AdaptiveAvgPool1d,
     nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d,
+    UnitLength,
 )
 _PASS_FUNCTIONS = frozenset(
     {

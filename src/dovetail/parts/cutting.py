@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from dovetail.parts.splitting import Halves, points, split
 from dovetail.parts.structure import structure_of
 from dovetail.parts.weights import digest_of, meta_copy
 
-__all__ = ["CutPoint", "cut", "cut_points"]
+__all__ = ["CutPoint", "cut", "cut_all", "cut_points"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,36 @@ def cut(
             _origin(part, settings),
         ),
     )
+
+
+def cut_all(
+    model: Part | nn.Module, at: Sequence[str | CutPoint], example: Tensor | None = None
+) -> tuple[Part, ...]:
+    """Cut a network after each of several points, in the order of the network.
+
+    One part more than points; each fits the next, and all share their storage with the network.
+
+    >>> from dovetail.parts.part import build
+    >>> pieces = cut_all(build("lenet5", size=8), at=["conv2", "fc2"])
+    >>> [str(piece.contract.takes[0].shape) for piece in pieces]
+    ['(1, 8, 8)', '(16, 2, 2)', '(84,)']
+    """
+    if isinstance(at, str | CutPoint):
+        raise CutError(f"cut_all takes a list of points, as in at=[{str(at)!r}]")
+    rest = as_part(model, example=example)
+    pieces: list[Part] = []
+    for place in at:
+        try:
+            front, rest = cut(rest, place, example if not pieces else None)
+        except CutError as error:
+            if pieces and str(place) in points(as_part(model).module):
+                raise CutError(
+                    f"{str(place)!r} does not come after {str(at[len(pieces) - 1])!r}; give the "
+                    "points in the order of the network, each once"
+                ) from None
+            raise error
+        pieces.append(front)
+    return (*pieces, rest)
 
 
 def _shapes_only(

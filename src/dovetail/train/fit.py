@@ -90,12 +90,16 @@ def best_epoch(rows: Sequence[dict[str, float]]) -> int:
 
 @dataclass(frozen=True)
 class Fit:
-    """New parts, and the record of how they came about."""
+    """New parts, and the record of how they came about.
+
+    A training in modules gives the modules, front first; ``whole`` is the network that they make.
+    """
 
     parts: tuple[Part, ...]
     record: Record
+    whole: Part | None = None
 
     @property
     def part(self) -> Part:
-        """The only part, or the first."""
-        return self.parts[0]
+        """The whole network; else the only part, or the first."""
+        return self.parts[0] if self.whole is None else self.whole

@@ -108,10 +108,10 @@ class _Run:
         self.options, self.validate, self.seed = options, validate, seed
         self.identity = {**identity, **options.described(), "seed": seed}
         self.device = choose_device(options.device)
-        trainable = [p for p in module.parameters() if p.requires_grad]
-        if not trainable:
+        self.trainable = [p for p in module.parameters() if p.requires_grad]
+        if not self.trainable:
             raise TrainingError("the network has no parameter to train")
-        self.optimiser = make_optimiser(options, trainable)
+        self.optimiser = make_optimiser(options, self.trainable)
         self.schedule = Schedule(
             options.schedule, self.optimiser, steps=options.epochs * len(batches)
         )
@@ -152,6 +152,8 @@ class _Run:
                 loss = self.step(batch)
                 self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
+                if self.options.clip is not None:
+                    nn.utils.clip_grad_norm_(self.trainable, self.options.clip)
                 self.optimiser.step()
                 self.losses.append(loss.detach())  # read once an epoch: no step waits for it
                 self.batch += 1

@@ -25,6 +25,10 @@ ScheduleChoice = str | Callable[[float], float] | Callable[[Optimizer], LRSchedu
 class Moment:
     """What a callback sees at the end of an epoch; it stops the training by returning ``True``.
 
+    A training in modules counts its epochs on from module to module, says in ``stage`` which one
+    is being trained (the last is ``"head"``), and shows the whole network; ``True`` then ends the
+    training of that module.
+
     >>> Moment(1, nn.Identity(), {"loss": 0.5}).measures["loss"]
     0.5
     """
@@ -32,6 +36,7 @@ class Moment:
     epoch: int
     module: nn.Module
     measures: dict[str, float]
+    stage: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Options:
         schedule: ``"one-cycle"``, ``"cosine"``, ``"constant"``; a function from the share of
             training done to a factor on ``lr``; or the class of a torch scheduler (or a
             ``functools.partial`` of it), which is stepped once an epoch.
+        clip: A longer gradient is scaled down to this length.
         patience: Stop after so many epochs without a better validation loss, and keep the best.
         device: ``"auto"`` or a torch device.
         callbacks: Called with a :class:`Moment` after each epoch.
@@ -70,6 +76,7 @@ class Options:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     schedule: ScheduleChoice = "one-cycle"
+    clip: float | None = None
     patience: int | None = None
     device: str | torch.device = "auto"
     callbacks: tuple[Callable[[Moment], Any], ...] = ()
@@ -92,6 +99,8 @@ class Options:
             value = getattr(self, name)
             if not (isinstance(value, float | int) and 0 <= value < float("inf")):
                 raise SettingsError(f"{name} must be a number of at least 0, got {value}")
+        if self.clip is not None and not (isinstance(self.clip, float | int) and self.clip > 0):
+            raise SettingsError(f"clip must be a length above 0, got {self.clip}")
 
     def described(self) -> dict[str, Any]:
         """The options that decide the outcome, as JSON values."""
@@ -103,6 +112,7 @@ class Options:
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,
             "schedule": named(self.schedule),
+            "clip": self.clip,
             "patience": self.patience,
         }
 
@@ -117,6 +127,7 @@ class LoopOptions(TypedDict, total=False):
     momentum: float
     weight_decay: float
     schedule: ScheduleChoice
+    clip: float | None
     patience: int | None
     device: str | torch.device
     callbacks: tuple[Callable[[Moment], Any], ...]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from dovetail.core.errors import RecipeError
+from dovetail.objectives.unit import unit_length
 
-__all__ = ["Activation", "Norm", "activation_layer", "image_size", "norm_layer", "positive"]
+__all__ = [
+    "Activation",
+    "Norm",
+    "UnitLength",
+    "activation_layer",
+    "image_size",
+    "norm_layer",
+    "positive",
+]
 
 Norm = Literal["batch", "layer", "instance", "none"]
 Activation = Literal["relu", "tanh", "sigmoid", "gelu"]
@@ -19,6 +28,20 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "gelu": nn.GELU,
 }
+
+
+class UnitLength(nn.Module):
+    r"""Each example scaled to length one, :math:`x \mapsto x / \lVert x \rVert`; zero stays zero.
+
+    >>> import torch
+    >>> UnitLength()(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[n, ...]`` to ``[n, ...]``."""
+        return unit_length(x.flatten(1)).reshape(x.shape)
 
 
 def activation_layer(name: Activation) -> nn.Module:

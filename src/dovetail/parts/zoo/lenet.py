@@ -10,6 +10,7 @@ from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import (
     Activation,
     Norm,
+    UnitLength,
     activation_layer,
     image_size,
     norm_layer,
@@ -27,11 +28,13 @@ def lenet5(
     classes: int = 10,
     norm: Norm = "none",
     activation: Activation = "relu",
+    unit: bool = False,
 ) -> nn.Module:
     """Two 5×5 convolutions (6 and 16 channels), each pooled, then 120, 84 and the classes.
 
     The second convolution shrinks the map as in the original when the input is at least 20 wide;
-    on smaller inputs it keeps the size, so that something is left to pool.
+    on smaller inputs it keeps the size, so that something is left to pool.  With ``unit`` the 84
+    features are scaled to unit length before the head.
 
     >>> [name for name, _ in lenet5().named_children()]
     ['conv1', 'conv2', 'flatten', 'fc1', 'fc2', 'head']
@@ -60,13 +63,14 @@ def lenet5(
             )
         )
 
-    return nn.Sequential(
-        OrderedDict(
-            conv1=conv(channels, 6, padding=2),
-            conv2=conv(6, 16, padding=0 if shrinks else 2),
-            flatten=nn.Flatten(),
-            fc1=dense(16 * side * side, 120),
-            fc2=dense(120, 84),
-            head=nn.Linear(84, classes),
-        )
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=conv(channels, 6, padding=2),
+        conv2=conv(6, 16, padding=0 if shrinks else 2),
+        flatten=nn.Flatten(),
+        fc1=dense(16 * side * side, 120),
+        fc2=dense(120, 84),
     )
+    if unit:
+        layers["unit"] = UnitLength()
+    layers["head"] = nn.Linear(84, classes)
+    return nn.Sequential(layers)

@@ -7,7 +7,14 @@ from collections import OrderedDict
 from torch import nn
 
 from dovetail.parts.builders import builder
-from dovetail.parts.zoo.layers import Activation, Norm, activation_layer, norm_layer, positive
+from dovetail.parts.zoo.layers import (
+    Activation,
+    Norm,
+    UnitLength,
+    activation_layer,
+    norm_layer,
+    positive,
+)
 
 __all__ = ["mlp"]
 
@@ -20,8 +27,11 @@ def mlp(
     hidden: tuple[int, ...] = (64, 64),
     norm: Norm = "none",
     activation: Activation = "relu",
+    unit: bool = False,
 ) -> nn.Module:
     """Flatten, then a linear layer, a norm and an activation for each hidden width, then a head.
+
+    With ``unit`` what enters the head is scaled to unit length.
 
     >>> [name for name, _ in mlp(shape=(4,), hidden=(8,), classes=3).named_children()]
     ['flatten', 'hidden1', 'head']
@@ -42,5 +52,7 @@ def mlp(
             )
         )
         width = size
+    if unit:
+        layers["unit"] = UnitLength()
     layers["head"] = nn.Linear(width, classes)
     return nn.Sequential(layers)

@@ -1,4 +1,7 @@
-"""Residual networks for small images, 6n+2 layers deep."""
+"""Residual networks for small images, 6n+2 layers deep.
+
+With ``unit`` the pooled features are scaled to unit length before the head.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from dovetail.parts.builders import builder
-from dovetail.parts.zoo.layers import Norm, image_size, norm_layer, positive
+from dovetail.parts.zoo.layers import Norm, UnitLength, image_size, norm_layer, positive
 
 __all__ = ["Residual", "resnet20", "resnet56", "resnet8"]
 
@@ -57,13 +60,14 @@ def resnet8(
     classes: int = 10,
     width: int = 16,
     norm: Norm = "batch",
+    unit: bool = False,
 ) -> nn.Module:
     """A residual network of 8 layers: one block a stage.
 
     >>> [name for name, _ in resnet8().named_children()]
     ['stem', 'layer1', 'layer2', 'layer3', 'pool', 'flatten', 'head']
     """
-    return _resnet("resnet8", 1, channels, size, classes, width, norm)
+    return _resnet("resnet8", 1, channels, size, classes, width, norm, unit)
 
 
 @builder("resnet20", takes=_takes)
@@ -74,13 +78,14 @@ def resnet20(
     classes: int = 10,
     width: int = 16,
     norm: Norm = "batch",
+    unit: bool = False,
 ) -> nn.Module:
     """A residual network of 20 layers: three blocks a stage.
 
     >>> sum(p.numel() for p in resnet20(channels=3, classes=10).parameters())
     272474
     """
-    return _resnet("resnet20", 3, channels, size, classes, width, norm)
+    return _resnet("resnet20", 3, channels, size, classes, width, norm, unit)
 
 
 @builder("resnet56", takes=_takes)
@@ -91,17 +96,25 @@ def resnet56(
     classes: int = 10,
     width: int = 16,
     norm: Norm = "batch",
+    unit: bool = False,
 ) -> nn.Module:
     """A residual network of 56 layers: nine blocks a stage.
 
     >>> len(resnet56()[3])
     9
     """
-    return _resnet("resnet56", 9, channels, size, classes, width, norm)
+    return _resnet("resnet56", 9, channels, size, classes, width, norm, unit)
 
 
 def _resnet(
-    name: str, blocks: int, channels: int, size: int, classes: int, width: int, norm: Norm
+    name: str,
+    blocks: int,
+    channels: int,
+    size: int,
+    classes: int,
+    width: int,
+    norm: Norm,
+    unit: bool,
 ) -> nn.Module:
     positive(name, channels=channels, classes=classes, width=width)
     image_size(name, size)
@@ -131,5 +144,7 @@ def _resnet(
         inputs = outputs
     stages["pool"] = nn.AdaptiveAvgPool2d(1)
     stages["flatten"] = nn.Flatten()
+    if unit:
+        stages["unit"] = UnitLength()
     stages["head"] = nn.Linear(inputs, classes)
     return nn.Sequential(stages)

@@ -1,0 +1,187 @@
+"""Batches that say of two rows whether they are alike, and never of which class a row is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from dovetail.core.errors import TaskError
+from dovetail.core.seeds import generator
+from dovetail.objectives.relations import Relations, relations_of_labels
+from dovetail.tasks.pairs import Pairs
+from dovetail.tasks.task import as_float
+from dovetail.train.supply import Supply
+
+__all__ = ["FromLabels", "FromPairs", "PairBatch", "PairSource", "WithViews"]
+
+
+class PairBatch(NamedTuple):
+    """Inputs ``[n, ...]`` of a module, and what is known of each two of them."""
+
+    inputs: Tensor
+    relations: Relations
+
+
+class PairSource(Protocol):
+    """Batches that can be drawn again from any point of any epoch."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
+        """The batches of an epoch, from batch ``start`` on."""
+        ...
+
+
+class FromLabels:
+    """Batches of labelled rows: of every two it is known whether they are alike.
+
+    The last rows of an epoch that fill no batch are left out: so few make few pairs.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.train.supply import below
+    >>> entrance = below(build("mlp", shape=(4,)), None)
+    >>> supply = Supply(entrance, torch.rand(10, 4), torch.arange(10))
+    >>> source = FromLabels(supply, torch.arange(10) % 2, 4, seed=0)
+    >>> [len(batch.inputs) for batch in source.epoch(0)]
+    [4, 4]
+    """
+
+    def __init__(self, supply: Supply, labels: Tensor, batch_size: int, *, seed: int) -> None:
+        self._supply, self._labels, self._seed = supply, labels, seed
+        self._size = min(batch_size, len(labels))
+
+    def __len__(self) -> int:
+        return len(self._labels) // self._size
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
+        """The batches of an epoch, from batch ``start`` on."""
+        order = torch.randperm(len(self._labels), generator=generator(self._seed, "order", number))
+        for batch in range(start, len(self)):
+            which = order[batch * self._size : (batch + 1) * self._size]
+            inputs = self._supply.take(which, generator(self._seed, "augment", number, batch))
+            yield PairBatch(inputs, relations_of_labels(self._labels.index_select(0, which)))
+
+
+class FromPairs:
+    """Batches of the ends of pairs: known is what the given pairs say of them, and nothing else.
+
+    A batch begins with half as many pairs as it has rows, alike and different ones in the same
+    proportion as among all; every given pair that has both ends in the batch counts.
+
+    Args:
+        supply: Where rows come from.
+        pairs: Of places in the supply.
+        batch_size: Rows a batch, at most.
+        seed: For the order.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.train.supply import below
+    >>> entrance = below(build("mlp", shape=(4,)), None)
+    >>> supply = Supply(entrance, torch.rand(10, 4), torch.arange(10))
+    >>> pairs = Pairs(torch.arange(5), torch.arange(5, 10), torch.arange(5) < 3)
+    >>> [batch.relations for batch in FromPairs(supply, pairs, 10, seed=0).epoch(0)]
+    [Relations(10 samples, 3 pairs alike, 2 pairs different)]
+    """
+
+    def __init__(self, supply: Supply, pairs: Pairs, batch_size: int, *, seed: int) -> None:
+        self._supply, self._pairs, self._seed = supply, pairs, seed
+        self._size = min(max(batch_size // 2, 1), len(pairs))
+        keys = self._keys(pairs.first, pairs.second)
+        self._known, places = torch.unique(keys, return_inverse=True)
+        self._alike = torch.zeros(len(self._known), dtype=torch.bool)
+        self._alike[places[pairs.same]] = True
+        self._refuse_contradiction(places)
+
+    def __len__(self) -> int:
+        return len(self._pairs) // self._size
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
+        """The batches of an epoch, from batch ``start`` on."""
+        order = self._order(generator(self._seed, "order", number))
+        for batch in range(start, len(self)):
+            drawn = self._pairs.take(order[batch * self._size : (batch + 1) * self._size])
+            rows = torch.unique(torch.cat([drawn.first, drawn.second]))
+            inputs = self._supply.take(rows, generator(self._seed, "augment", number, batch))
+            yield PairBatch(inputs, self._among(rows))
+
+    def _order(self, draw: Generator) -> Tensor:
+        """A random order in which alike and different pairs are spread evenly."""
+        place = torch.empty(len(self._pairs), dtype=torch.float64)
+        for sort in (self._pairs.same, ~self._pairs.same):
+            count = int(sort.sum())
+            place[sort] = (torch.randperm(count, generator=draw).double() + 0.5) / max(count, 1)
+        return place.argsort(stable=True)
+
+    def _among(self, rows: Tensor) -> Relations:
+        i, j = torch.triu_indices(len(rows), len(rows), offset=1)
+        keys = self._keys(rows[i], rows[j])
+        found = torch.searchsorted(self._known, keys).clamp(max=len(self._known) - 1)
+        known = self._known[found] == keys
+        same, different = torch.zeros(2, len(rows), len(rows), dtype=torch.bool)
+        same[i, j] = known & self._alike[found]
+        different[i, j] = known & ~self._alike[found]
+        return Relations(same | same.T, different | different.T)
+
+    def _keys(self, first: Tensor, second: Tensor) -> Tensor:
+        """One number for each two places, whichever comes first."""
+        return torch.minimum(first, second) * len(self._supply) + torch.maximum(first, second)
+
+    def _refuse_contradiction(self, places: Tensor) -> None:
+        wrong = (self._alike[places] & ~self._pairs.same).nonzero()
+        if len(wrong):
+            pair = int(wrong[0])
+            ends = (self._pairs.first[pair], self._pairs.second[pair])
+            i, j = (int(self._supply.rows[end]) for end in ends)
+            raise TaskError(
+                f"samples {i} and {j} are given both as alike and as different; "
+                "leave out the pairs that you do not trust"
+            )
+
+
+class WithViews:
+    """Batches with unlabelled images added: two changed views of each, alike, the rest unknown.
+
+    Args:
+        source: The batches to add to.
+        supply: Makes raw inputs enter the module.
+        images: Unlabelled raw inputs ``[m, ...]``.
+        augment: How a view is made.
+        count: Images a batch, each in two views.
+        seed: For which images, and their views.
+    """
+
+    def __init__(
+        self,
+        source: PairSource,
+        supply: Supply,
+        images: Tensor,
+        augment: Callable[[Tensor, Generator], Tensor],
+        *,
+        count: int,
+        seed: int,
+    ) -> None:
+        self._source, self._supply, self._images = source, supply, images
+        self._augment, self._count, self._seed = augment, min(count, len(images)), seed
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
+        """The batches of an epoch, from batch ``start`` on."""
+        for batch, known in enumerate(self._source.epoch(number, start), start):
+            draw = generator(self._seed, "unlabelled", number, batch)
+            which = torch.randperm(len(self._images), generator=draw)[: self._count]
+            raw = as_float(self._images.index_select(0, which))
+            views = [self._supply.ready(self._augment(raw, draw)) for _ in range(2)]
+            yield PairBatch(torch.cat([known.inputs, *views]), self._widened(known.relations))
+
+    def _widened(self, known: Relations) -> Relations:
+        n, m = len(known), self._count
+        same, different = torch.zeros(2, n + 2 * m, n + 2 * m, dtype=torch.bool)
+        same[:n, :n], different[:n, :n] = known.same, known.different
+        one, other = torch.arange(n, n + m), torch.arange(n + m, n + 2 * m)
+        same[one, other] = same[other, one] = True
+        return Relations(same, different)
