@@ -118,7 +118,7 @@ def test_parts_without_a_value_are_left_out_and_counted():
     partial = found["partial"]
     assert [(on.target, on.parts) for on in partial.on] == [("ants", 2), ("bees", 2)]
     assert partial.parts == 2
-    assert [round(on.regret_1, 6) for on in partial.on] == [0.2, 0]
+    assert [round(on.regret_1, 6) for on in partial.on] == [0.3, 0.1]
     assert {choice.target for choice in found.chosen_leave_one_out} == {"ants", "bees"}
 
 
@@ -213,3 +213,14 @@ def test_record_and_view(tmp_path):
 def test_what_cannot_be_judged(scores, truths, options, error):
     with pytest.raises(error):
         judge(scores, truths, **options)
+
+
+def test_a_score_is_not_rewarded_for_parts_it_cannot_see():
+    truths = {"t": {"a": 0.9, "b": 0.5, "c": 0.4}, "u": {"a": 0.8, "b": 0.5, "c": 0.4}}
+    blind = {target: {"b": 2.0, "c": 1.0} for target in truths}
+    whole = {target: {"a": 1.0, "b": 2.0, "c": 0.0} for target in truths}
+    good = {target: {"a": 3.0, "b": 2.0, "c": 1.0} for target in truths}
+    found = judge({"blind": blind, "whole": whole, "good": good}, truths)
+    assert found["blind"].regret_1.value == pytest.approx(0.35)
+    assert found["whole"].regret_1.value == pytest.approx(0.35)
+    assert found.scores[0].score == "good"

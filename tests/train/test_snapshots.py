@@ -4,8 +4,8 @@ from torch import nn
 
 from dovetail.core.errors import FormatError, SettingsError
 from dovetail.parts.cutting import cut
-from dovetail.parts.part import Part
-from dovetail.train import Snapshots, end_to_end
+from dovetail.parts.part import Part, build
+from dovetail.train import Snapshots, end_to_end, modular
 from dovetail.train.options import Moment
 
 
@@ -56,3 +56,22 @@ def test_mistakes(net, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert kept.epochs == (1,)
     assert Snapshots(folder=tmp_path / "none").parts(Part(net.module)) == {}
+
+
+@pytest.mark.parametrize("folder", [None, "epochs"])
+def test_of_modules_only_what_has_learnt_is_kept(task, tmp_path, folder):
+    kept = Snapshots(folder=None if folder is None else tmp_path / folder)
+    deeper = build("mlp", shape=(1, 4, 4), hidden=(16, 8), classes=3)
+    fit = modular(deeper, task, at=["hidden1", "hidden2"], epochs=2, callbacks=(kept,))
+    parts = kept.parts(fit.part)
+    assert list(parts) == ["epoch 1", "epoch 2", "epoch 3", "epoch 4"]
+    widths = [part.contract.gives[0].shape for part in parts.values()]
+    assert (
+        widths
+        == [fit.parts[0].contract.gives[0].shape] * 2 + [fit.parts[1].contract.gives[0].shape] * 2
+    )
+    assert all(part.contract.classes is None for part in parts.values())
+    last = parts["epoch 4"].module.state_dict()
+    whole = fit.part.module.state_dict()
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in last.items())
+    assert parts["epoch 2"].origin.settings["kept_epoch"] == 2

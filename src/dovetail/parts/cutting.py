@@ -22,7 +22,7 @@ from dovetail.parts.splitting import Halves, points, split
 from dovetail.parts.structure import structure_of
 from dovetail.parts.weights import digest_of, meta_copy
 
-__all__ = ["CutPoint", "cut", "cut_all", "cut_points"]
+__all__ = ["CutPoint", "cut", "cut_all", "cut_points", "output_point"]
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,36 @@ def cut_all(
                 ) from None
             raise error
         pieces.append(front)
-    return (*pieces, rest)
+    return _in_shared_spaces(as_part(model, example=example), [*map(str, at)], [*pieces, rest])
+
+
+def _in_shared_spaces(whole: Part, at: list[str], chain: list[Part]) -> tuple[Part, ...]:
+    """The pieces with the spaces that single cuts of the whole would mint: they are the same."""
+    spaces = [_mint_space(split(whole.module, name).front, name, whole.contract) for name in at]
+    for i, space in enumerate(spaces):
+        before, after = chain[i].contract, chain[i + 1].contract
+        gives = tuple(replace(port, space=space) for port in before.gives)
+        takes = tuple(replace(port, space=space) for port in after.takes)
+        chain[i] = chain[i].changed(contract=replace(before, gives=gives))
+        chain[i + 1] = chain[i + 1].changed(contract=replace(after, takes=takes))
+    return tuple(chain)
+
+
+def output_point(module: nn.Module) -> str:
+    """The last point with weights on both sides: behind it lies the output layer alone.
+
+    >>> layers = nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.LogSoftmax(1)
+    >>> output_point(nn.Sequential(*layers))
+    '1'
+    """
+    for name in reversed(list(points(module))):
+        halves = split(module, name)
+        if all(any(True for _ in half.parameters()) for half in (halves.front, halves.back)):
+            return name
+    raise CutError(
+        "no point of this network has weights on both sides, so there are no two modules to "
+        "train; use end_to_end, or say at= for a network that cannot be cut in the usual places"
+    )
 
 
 def _shapes_only(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dovetail.core.errors import SettingsError
-from dovetail.parts.cutting import cut_points
+from dovetail.core.errors import CutError, SettingsError
+from dovetail.parts.cutting import cut_points, output_point
 from dovetail.parts.part import Part, as_part
 
 __all__ = ["Candidate", "Parts", "candidate", "named", "points_of"]
@@ -111,8 +111,10 @@ def _before_the_head(part: Part) -> tuple[str, ...] | None:
     )
     if not predicts:
         return None
-    names = [point.name for point in cut_points(part)]
-    return (names[-1],) if names else None
+    try:
+        return (output_point(part.module),)
+    except CutError:  # weights on one side only: it is a head, or one layer
+        return None
 
 
 def _by_description(parts: list[Part | nn.Module]) -> dict[str, Part | nn.Module]:

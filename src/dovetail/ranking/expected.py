@@ -33,6 +33,7 @@ from dovetail.ranking.mutual import (
     agreeing_labels,
     agreeing_numbers,
     with_shares,
+    with_shares_shifted,
 )
 
 __all__ = ["Expected", "Head", "expected_accuracy", "fit_head", "wilson"]
@@ -41,6 +42,9 @@ _MOST_ROWS = 300
 """Pairs are looked at among so many rows; their mean needs no more."""
 
 _MOST_KAPPA = 3.0
+
+_FEW = 5
+"""Examples a class below which one correction for class shares is not enough."""
 
 _TIED = 1e-9
 """Outputs closer than this tie, and the classes that tie share the credit."""
@@ -65,6 +69,7 @@ class Expected:
     predictions: Tensor
     effective_n: float
     confidence: float = 0.9
+    stratified: bool = True
 
     def against(self, targets: Any) -> float:
         """The value if the examples had these targets: shuffled ones show what chance would give.
@@ -79,7 +84,11 @@ class Expected:
                 f"targets of shape {tuple(columns.shape)} do not fit predictions of shape "
                 f"{tuple(self.predictions.shape)}"
             )
-        return float(_verdicts(self.predictions, columns, codes, self.kind).mean())
+        shares = None
+        if codes is not None and self.stratified:
+            shares = codes.bincount(minlength=columns.shape[1])
+        views = _seen(self.predictions, columns, codes, shares, self.kind)
+        return float(torch.stack(views).mean())
 
 
 def expected_accuracy(
@@ -125,19 +134,53 @@ def expected_accuracy(
     solved = solve(rows, columns)
     found = solved.leave_one_out("auto")
     shares = counts if stratified else None
-    kept = found.predictions
-    if codes is not None and shares is not None:
-        kept = with_shares(kept, codes, shares)
-    each = _verdicts(kept, columns, codes, kind)
+    views = _seen(found.predictions, columns, codes, shares, kind)
+    each = torch.stack(views).mean(0)
     value, n, z = float(each.mean()), len(rows), NormalDist().inv_cdf((1 + confidence) / 2)
     shared = _mutual(solved, found, columns, codes, shares, kind)
     if kind == "regression":
         low, high, effective = _number_bounds(each, columns, shared, z)
     else:
-        low, high, effective = _share_bounds(each, shared, z)
+        bounds = [_share_bounds(view, shared, z) for view in views]
+        low, high, effective = (
+            choose(values)
+            for choose, values in zip((min, max, min), zip(*bounds, strict=True), strict=True)
+        )
     return Expected(
-        value, low, high, each, found.penalty, n, kind, found.predictions, effective, confidence
+        value,
+        low,
+        high,
+        each,
+        found.penalty,
+        n,
+        kind,
+        found.predictions,
+        effective,
+        confidence,
+        stratified,
     )
+
+
+def _seen(
+    predictions: Tensor,
+    columns: Tensor,
+    codes: Tensor | None,
+    shares: Tensor | None,
+    kind: HeadKind,
+) -> list[Tensor]:
+    """How right each row is ``[n]``, in one view or, with few examples a class, in two.
+
+    What leaving one out does to its class's column can be undone in two ways.  Scaling the column
+    is right for features that tell the classes apart, scaling its noise as little as possible for
+    features that do not; with five examples a class and more they agree, and one is enough.
+    """
+    if codes is None or shares is None:
+        return [_verdicts(predictions, columns, codes, kind)]
+    views = [_verdicts(with_shares(predictions, codes, shares), columns, codes, kind)]
+    if len(codes) < _FEW * len(shares):
+        shifted = with_shares_shifted(predictions, codes, shares)
+        views.append(_verdicts(shifted, columns, codes, kind))
+    return views
 
 
 def wilson(share: float, n: float, z: float) -> tuple[float, float]:

@@ -21,6 +21,9 @@ from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
 
 __all__ = ["Head", "HeadKind", "coded", "fit_head"]
 
+MOST_CELLS = 1 << 27
+"""Of one-hot targets, rows × classes: a gibibyte."""
+
 HeadKind = Literal["classes", "multilabel", "regression"]
 
 
@@ -101,6 +104,11 @@ def coded(targets: Any, kind: HeadKind | None = None) -> tuple[HeadKind, Tensor,
     count = int(given.max()) + 1
     if count < 2:
         raise TaskError("all labels are of one class; a head needs two")
+    if len(given) * count > MOST_CELLS:
+        raise TaskError(
+            f"a head for {count} classes and {len(given)} rows is too much to hold; "
+            "use fewer rows, or fewer classes"
+        )
     return kind, F.one_hot(given, count).double(), given
 
 

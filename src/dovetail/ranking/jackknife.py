@@ -25,15 +25,22 @@ __all__ = ["beats", "dealt", "half_width", "standard_error", "z_score"]
 def dealt(targets: Tensor, groups: int, seed: int) -> Tensor:
     """A group ``[n]`` for each example, classes spread evenly over the groups.
 
+    The only example of a class is in no group (-1): without it there would be another task.
+
     >>> dealt(torch.tensor([0] * 4 + [1] * 4), 4, seed=0).bincount()
     tensor([2, 2, 2, 2])
+    >>> dealt(torch.tensor([0, 0, 0, 7]), 3, seed=0)[3]
+    tensor(-1)
     """
     draw = generator(seed, "groups")
     order = torch.randperm(len(targets), generator=draw)
     if not targets.is_floating_point() and targets.ndim == 1:
         order = order[torch.argsort(targets[order], stable=True)]
-    group = torch.empty(len(targets), dtype=torch.int64)
-    group[order] = torch.arange(len(targets)) % groups
+    group = torch.full((len(targets),), -1)
+    if not targets.is_floating_point() and targets.ndim == 1:
+        _, codes, counts = torch.unique(targets, return_inverse=True, return_counts=True)
+        order = order[counts[codes[order]] > 1]
+    group[order] = torch.arange(len(order)) % groups
     return group
 
 

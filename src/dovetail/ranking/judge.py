@@ -40,7 +40,7 @@ def judge(
 
     Args:
         scores: Score → target → part → value; a part without a value (absent, ``None`` or nan) is
-            left out for that score, and counted.
+            left out for that score, and counted; regret is still against the best part of all.
         truths: Target → part → what it turned out to be worth.
         truth: What that is, in words.
         ceiling: Target → the truth on two halves of the test split: their agreement bounds what
@@ -70,8 +70,14 @@ def judge(
             if len(_matched(by_target.get(target, {}), known[target])) > 1
         }
         if tables:
-            boots = _part_boots(tables, noise, picks, draws) if resample_parts else None
-            judged.append(_judged(name, tables, tuple(known), noise, picks, confidence, boots))
+            beyond = {
+                target: max(known[target].values()) - float(pairs[:, 1].max())
+                for target, pairs in tables.items()
+            }
+            boots = _part_boots(tables, beyond, noise, picks, draws) if resample_parts else None
+            judged.append(
+                _judged(name, tables, beyond, tuple(known), noise, picks, confidence, boots)
+            )
     if not judged:
         raise TaskError("no score has values for two parts of any target: nothing to judge")
     judged.sort(key=_order)
@@ -119,9 +125,11 @@ def _matched(values: Values, truths: Mapping[str, float]) -> Pairs:
     return np.array([(there[p], truths[p]) for p in truths if p in there]).reshape(-1, 2)
 
 
-def _measured(pairs: Pairs, noise: float) -> tuple[float, ...]:
+def _measured(pairs: Pairs, beyond: float, noise: float) -> tuple[float, ...]:
+    """All measures; ``beyond`` is how much better the best part is that the score cannot see."""
     a, b = pairs.T
-    return weighted_tau(a, b), kendall(a, b), regret(a, b, 1), regret(a, b, 3), wins(a, b, noise)
+    lost = (regret(a, b, 1) + beyond, regret(a, b, 3) + beyond)
+    return weighted_tau(a, b), kendall(a, b), *lost, wins(a, b, noise)
 
 
 def _noise(noise: float | Mapping[str, float], target: str) -> float:
@@ -131,6 +139,7 @@ def _noise(noise: float | Mapping[str, float], target: str) -> float:
 def _judged(
     name: str,
     tables: Mapping[str, Pairs],
+    beyond: Mapping[str, float],
     targets: tuple[str, ...],
     noise: float | Mapping[str, float],
     picks: np.ndarray[Any, Any],
@@ -141,7 +150,7 @@ def _judged(
     on = []
     for row, target in enumerate(targets):
         if target in tables:
-            grid[row] = _measured(tables[target], _noise(noise, target))
+            grid[row] = _measured(tables[target], beyond[target], _noise(noise, target))
             weighted, plain, first, third, share = grid[row].tolist()
             on.append(
                 OnTarget(
@@ -164,6 +173,7 @@ def _judged(
 
 def _part_boots(
     tables: Mapping[str, Pairs],
+    beyond: Mapping[str, float],
     noise: float | Mapping[str, float],
     picks: np.ndarray[Any, Any],
     draws: np.random.Generator,
@@ -175,7 +185,7 @@ def _part_boots(
         for target in draws.choice(names, size=len(names)):
             pairs = tables[str(target)]
             drawn = pairs[draws.integers(len(pairs), size=len(pairs))]
-            rows.append(_measured(drawn, _noise(noise, str(target))))
+            rows.append(_measured(drawn, beyond[str(target)], _noise(noise, str(target))))
         found[b] = _mean(np.array(rows)[None])[0]
     return found
 

@@ -6,8 +6,10 @@ groups, and the same shuffles of the labels, so that candidates can be compared 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,14 +22,23 @@ from dovetail.ranking.heads import HeadKind
 from dovetail.ranking.inputs import as_rows
 from dovetail.ranking.jackknife import dealt
 from dovetail.ranking.pair_sums import PairSums
-from dovetail.ranking.scores import SCORES, Score, find_score, score
+from dovetail.ranking.scores import (
+    DEFAULT,
+    DEFAULT_OF_PAIRS,
+    SCORES,
+    By,
+    Score,
+    find_score,
+    score,
+)
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
 
 __all__ = ["By", "Measured", "Plan", "plan_for"]
 
-By = str | Callable[[Tensor, Tensor], float]
+_MOST_CELLS = 1 << 27
+"""Second moments of all classes in all groups may hold this many numbers: a gibibyte."""
 
 BY_EXAMPLE = "expected-accuracy"
 """The score that is a mean over examples: leaving some out needs no new fit."""
@@ -83,9 +94,17 @@ class Plan:
             expected = self._expected(rows)
         except TaskError:  # one example a class, or too many classes: the score may still say
             expected = None
-        if isinstance(self.by, Score) and self.by.from_sums and len(rows) > rows.shape[1]:
+        if isinstance(self.by, Score) and self.by.from_sums and self._sums_fit(rows):
             return _by_sums(self, self.by, rows, activation, expected)
         return _by_rows(self, rows, activation, probs, expected)
+
+    def _sums_fit(self, rows: Tensor) -> bool:
+        """Whether sums of each group are smaller than the rows, or than what memory holds."""
+        n, d = rows.shape
+        if self.by.per_class:  # type: ignore[union-attr]
+            classes = len(torch.unique(self.targets))
+            return n > d and (self.groups + 1) * classes * d * d <= _MOST_CELLS
+        return n > d
 
     def _expected(self, rows: Tensor) -> Expected:
         return expected_accuracy(rows, self.targets, confidence=self.confidence, kind=self.kind)
@@ -93,7 +112,7 @@ class Plan:
 
 def plan_for(
     task: Task,
-    by: By,
+    by: By | None,
     *,
     groups: int,
     permutations: int,
@@ -107,6 +126,8 @@ def plan_for(
         raise SettingsError(f"permutations must not be negative, got {permutations}")
     if not 0 < confidence < 1:
         raise SettingsError(f"confidence lies between 0 and 1, got {confidence}")
+    if by is None:
+        by = DEFAULT_OF_PAIRS if task.kind == "pairs" else DEFAULT
     chosen = find_score(by) if isinstance(by, str) else by
     name = by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
     if isinstance(chosen, Score) and task.kind not in chosen.fits:
@@ -148,11 +169,16 @@ def _refuse_few(labels: Tensor, name: str) -> None:
 def _by_example(plan: Plan, expected: Expected) -> Measured:
     """A mean over examples: leave groups out of the mean, shuffle labels against predictions."""
     each = expected.per_example.double()
-    counts = torch.bincount(plan.group, minlength=plan.groups)
-    sums = torch.zeros(plan.groups, dtype=torch.float64).index_add_(0, plan.group, each)
-    replicates = (each.sum() - sums) / (len(each) - counts)
+    member = torch.nn.functional.one_hot(plan.group + 1, plan.groups + 1)[:, 1:].double()  # [n, G]
+    replicates = (each.sum() - each @ member) / (len(each) - member.sum(0))
     null = [float(expected.against(plan.targets[order])) for order in plan.shuffles]
-    return Measured(expected.value, replicates, torch.tensor(null, dtype=torch.float64), expected)
+    spread = torch.tensor(null, dtype=torch.float64)
+    if len(null):
+        # Heads fitted to shuffled labels would vary more than these verdicts do, as rows help
+        # each other; by how much, the effective number of examples says.
+        middle = spread.mean()
+        spread = middle + (spread - middle) * math.sqrt(len(each) / expected.effective_n)
+    return Measured(expected.value, replicates, spread, expected)
 
 
 def _by_sums(
@@ -165,14 +191,14 @@ def _by_sums(
         return found.update(rows[which], targets[which])
 
     shards = [sums(plan.group == g, plan.targets) for g in range(plan.groups)]
-    total = PairStatistics(activation, per_class=by.per_class)
+    total = sums(plan.group < 0, plan.targets)
     for shard in shards:
         total.merge(shard)
     value = total.score(by.name)
     replicates = []
     for shard in shards:
         total.subtract(shard)
-        replicates.append(total.score(by.name))
+        replicates.append(_or_nan(partial(total.score, by.name)))
         total.merge(shard)
     everything = torch.ones(len(rows), dtype=torch.bool)
     null = [sums(everything, plan.targets[order]).score(by.name) for order in plan.shuffles]
@@ -197,7 +223,9 @@ def _by_rows(
         )
 
     everything = torch.ones(len(rows), dtype=torch.bool)
-    replicates = [value(plan.group != g, plan.targets) for g in range(plan.groups)]
+    replicates = []
+    for g in range(plan.groups):
+        replicates.append(_or_nan(partial(value, plan.group != g, plan.targets)))
     null = [value(everything, plan.targets[order]) for order in plan.shuffles]
     return Measured(value(everything, plan.targets), *_tensors(replicates, null), expected)
 
@@ -215,10 +243,18 @@ def _by_pairs(plan: Plan, pairs: Pairs, rows: Tensor, activation: str) -> Measur
     replicates = []
     for g in range(plan.groups):
         left = (plan.group != g).nonzero()[:, 0]
-        replicates.append(value(left, pairs.within(left)))
+        replicates.append(_or_nan(partial(value, left, pairs.within(left))))
     # Other examples at the ends of the same pairs: shuffled marks could contradict each other.
     null = [value(order, pairs) for order in plan.shuffles]
     return Measured(value(everyone, pairs), *_tensors(replicates, null))
+
+
+def _or_nan(value: Callable[[], float]) -> float:
+    """A replicate; where it is undefined without a group, there is no interval."""
+    try:
+        return value()
+    except TaskError:
+        return float("nan")
 
 
 def _tensors(replicates: list[float], null: list[float]) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["agreeing_classes", "agreeing_labels", "agreeing_numbers", "with_shares"]
+__all__ = [
+    "agreeing_classes",
+    "agreeing_labels",
+    "agreeing_numbers",
+    "with_shares",
+    "with_shares_shifted",
+]
 
 
 def agreeing_classes(
@@ -106,6 +112,23 @@ def with_shares(predictions: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
     own = counts[codes].to(predictions.dtype)
     kept = predictions.clone()
     kept[torch.arange(len(codes)), codes] *= own / (own - 1).clamp(min=1)
+    return kept
+
+
+def with_shares_shifted(predictions: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
+    r"""The same, had the class's column moved to its share and its noise hardly grown.
+
+    About its mean :math:`(n_c - 1)/(n - 1)` the column is scaled by :math:`\sqrt{n_c/(n_c - 1)}`
+    only, and the mean becomes :math:`n_c/(n - 1)`: without a signal no class is then preferred.
+
+    >>> third = torch.tensor([[0.5, 0.4]])
+    >>> with_shares_shifted(third, torch.tensor([1]), torch.tensor([3, 3]))
+    tensor([[0.5000, 0.6000]])
+    """
+    n, own = int(counts.sum()), counts[codes].to(predictions.dtype)
+    kept, rows = predictions.clone(), torch.arange(len(codes))
+    apart = kept[rows, codes] - (own - 1) / (n - 1)
+    kept[rows, codes] = own / (n - 1) + apart * (own / (own - 1).clamp(min=1)).sqrt()
     return kept
 
 

@@ -153,4 +153,4 @@ def rank_over(parts: Parts, tasks: Sequence[Task], **options: Any) -> RankingOve
 
 
 def _value(place: Place, expected: bool) -> float:
-    return float(place.expected if expected and place.expected is not None else place.score)
+    return float(place.plain if expected and place.plain is not None else place.score)

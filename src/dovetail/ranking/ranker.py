@@ -13,15 +13,15 @@ from torch import Tensor
 
 from dovetail.core.errors import DovetailError, SettingsError, TaskError
 from dovetail.core.progress import progress
+from dovetail.dist.group import rank_and_size
 from dovetail.dist.rows import gathered, my_share
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Candidate, Parts, candidate, named
 from dovetail.ranking.jackknife import beats, half_width, z_score
-from dovetail.ranking.measuring import By, Measured, Plan, plan_for
+from dovetail.ranking.measuring import BY_EXAMPLE, By, Measured, Plan, plan_for
 from dovetail.ranking.records import LeftOut, Place, Ranking
 from dovetail.ranking.sample import sampled
-from dovetail.ranking.scores import DEFAULT
 from dovetail.ranking.winner import honest_intervals, honest_winner
 from dovetail.running.along import features_along
 from dovetail.running.features import Pooling, features
@@ -52,7 +52,7 @@ def rank(
     parts: Parts,
     task: Task,
     *,
-    by: By = DEFAULT,
+    by: By | None = None,
     at: str | Sequence[str] | None = None,
     samples: int | None = 2000,
     split: Split = "train",
@@ -71,7 +71,8 @@ def rank(
         parts: A part or module, several, or several by name.  A network that ends in a head is
             ranked before its last layer.  Parts kept along a training are ranked as epochs.
         task: Its labelled examples decide; of kind classes, multilabel, regression or pairs.
-        by: A score's name, or a function of ``(features, labels)`` to a number, higher is better.
+        by: A score's name, or a function of ``(features, labels)`` to a number, higher is better;
+            by default what a head can be expected to reach, of a task of pairs the alignment.
         at: Cut points to rank inside each network: names, ``"every"``, or ``"output"``.
         samples: How many examples to look at; ``None`` is all of them.
         split: Where they come from; never the test split.
@@ -175,6 +176,16 @@ def _entries(
         )
 
 
+def _bounds(measured: Measured, plan: Plan) -> tuple[float | None, float | None]:
+    """The score's interval; unknown where the score is undefined without some group."""
+    if plan.name == BY_EXAMPLE and measured.expected is not None:
+        return measured.expected.low, measured.expected.high
+    if not bool(measured.replicates.isfinite().all()):
+        return None, None
+    margin = half_width(measured.replicates, plan.confidence)
+    return measured.score - margin, measured.score + margin
+
+
 def _refuse_backs(part: Part) -> None:
     spaces = [port.space for port in part.contract.takes if port.space is not None]
     if spaces or len(part.contract.takes) != 1:
@@ -186,14 +197,16 @@ def _source_probabilities(part: Part, task: Task, batch_size: int) -> Tensor:
     if part.contract.classes is None:
         raise SettingsError("it has no head of its own, and this score needs its predictions")
     inputs, _ = task.subset("train")
-    return outputs_of(part, inputs, batch_size=batch_size).double().softmax(1)
+    outputs = outputs_of(part, inputs, batch_size=batch_size).double()
+    return outputs if part.contract.gives[0].activation == "softmax" else outputs.softmax(1)
 
 
 def _share_of(task: Task) -> Task:
     """The examples that this process runs; all of them, if it is the only one."""
-    share = my_share(task.indices("train"))
-    if len(share) == 0:
+    rows = task.indices("train")
+    if len(rows) < rank_and_size()[1]:
         raise SettingsError("there are more processes than examples to rank on")
+    share = my_share(rows)
     none = share[:0]
     return task.derived(task.name, indices={"train": share, "validation": none, "test": none})
 
@@ -202,8 +215,10 @@ def _places(found: list[_Entry], plan: Plan) -> tuple[Place, ...]:
     ranked = sorted(found, key=lambda entry: -entry.measured.score)
     places = [_place(entry, plan) for entry in ranked]
     for i, (one, two) in enumerate(pairwise(entry.measured for entry in ranked)):
-        probability = beats(one.score - two.score, one.replicates - two.replicates)
-        places[i] = replace(places[i], beats_next=probability)
+        apart = one.replicates - two.replicates
+        if bool(apart.isfinite().all()):
+            probability = beats(one.score - two.score, apart)
+            places[i] = replace(places[i], beats_next=probability)
     places[0] = _corrected(places[0], ranked, plan)
     return tuple(places)
 
@@ -215,7 +230,7 @@ def _corrected(first: Place, ranked: list[_Entry], plan: Plan) -> Place:
     another score, it gets an interval that holds whichever candidate one picks.
     """
     every = [e.measured.expected for e in ranked if e.measured.expected is not None]
-    if len(every) < max(2, len(ranked)):
+    if first.expected is None or len(every) < 2:
         return first
     verdicts = torch.stack([each.per_example for each in every])
     worth = [each.effective_n for each in every]
@@ -229,19 +244,20 @@ def _corrected(first: Place, ranked: list[_Entry], plan: Plan) -> Place:
         expected_low=bounds.low,
         expected_high=bounds.high,
         chosen_among=len(every),
+        before_choice=first.expected,
     )
 
 
 def _place(entry: _Entry, plan: Plan) -> Place:
     measured, expected = entry.measured, entry.measured.expected
-    margin = half_width(measured.replicates, plan.confidence)
+    low, high = _bounds(measured, plan)
     return Place(
         part=entry.part,
         at=entry.at,
         epoch=entry.epoch,
         score=measured.score,
-        low=measured.score - margin,
-        high=measured.score + margin,
+        low=low,
+        high=high,
         z=z_score(measured.score, measured.null) if len(measured.null) > 1 else None,
         expected=None if expected is None else expected.value,
         expected_low=None if expected is None else expected.low,

@@ -21,7 +21,8 @@ class Place:
     ``low`` and ``high`` bound the score, ``expected_low`` and ``expected_high`` the expected
     accuracy (or R², or label accuracy).  ``z`` is the distance from the score under shuffled
     labels, in deviations of it; ``beats_next`` the probability to be truly better than the next.
-    Where ``chosen_among`` is a number, the expected accuracy is corrected for that choice.
+    Where ``chosen_among`` is a number, the expected accuracy is corrected for that choice, and
+    ``before_choice`` is what it was.
     """
 
     part: str
@@ -40,6 +41,12 @@ class Place:
     scoring_seconds: float = 0.0
     epoch: int | None = None
     chosen_among: int | None = None
+    before_choice: float | None = None
+
+    @property
+    def plain(self) -> float | None:
+        """The expected accuracy as it was seen, the same for all places: for comparisons."""
+        return self.expected if self.before_choice is None else self.before_choice
 
     @property
     def name(self) -> str:
@@ -147,11 +154,10 @@ class Ranking(Record, kind="ranking"):
             columns["epoch"] = lambda p: p.epoch
         if with_expected:
             columns[f"expected {self.measure}"] = _expected
+        columns[self.by] = lambda p: f"{p.score:.4g}"
+        if self.by != "expected-accuracy":  # whose interval stands beside the expected accuracy
+            columns["interval"] = _interval
         columns |= {
-            self.by: lambda p: f"{p.score:.4g}",
-            "interval": lambda p: (
-                "" if p.low is None or p.high is None else f"{p.low:.4g} to {p.high:.4g}"
-            ),
             "z": lambda p: None if p.z is None else round(p.z, 1),
             "beats next": lambda p: None if p.beats_next is None else _probability(p.beats_next),
             "width": lambda p: p.width,
@@ -215,7 +221,7 @@ class Ranking(Record, kind="ranking"):
         self, title: str, x: tuple[float | str, ...], places: Sequence[Place], label: str
     ) -> Figure:
         if all(p.expected is not None for p in places):
-            values = tuple(p.expected for p in places)
+            values = tuple(p.plain for p in places)
             low = tuple(_number(p.expected_low) for p in places)
             high = tuple(_number(p.expected_high) for p in places)
             name, spec = f"expected {self.measure}", ".0%"
@@ -223,6 +229,12 @@ class Ranking(Record, kind="ranking"):
             values, name, spec = tuple(p.score for p in places), self.by, ""
             low, high = (), ()
         return Figure("line", title, (Series(name, x, values, low, high),), label, name, spec)
+
+
+def _interval(place: Place) -> str:
+    if place.low is None or place.high is None:
+        return ""
+    return f"{place.low:.4g} to {place.high:.4g}"
 
 
 def _expected(place: Place) -> str | None:

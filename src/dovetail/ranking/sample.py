@@ -30,9 +30,27 @@ def sampled(task: Task, samples: int | None, split: Split, seed: int) -> Task:
     if len(rows) < 2:
         raise TaskError(f"{task.name!r} has {len(rows)} examples to rank on in its {split} split")
     if samples is not None and samples < len(rows):
-        rows = rows[_chosen(task, rows, samples, seed)].sort().values
+        if task.kind == "pairs":
+            rows = _ends_of_pairs(task, split, samples, seed)
+        else:
+            rows = rows[_chosen(task, rows, samples, seed)].sort().values
     none = rows[:0]
     return task.derived(task.name, indices={"train": rows, "validation": none, "test": none})
+
+
+def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
+    """The ends of random pairs, about so many: of random rows hardly two would be a pair."""
+    pairs = task.pairs(split)
+    order = torch.randperm(len(pairs), generator=generator(seed, "rank"))
+    ends = torch.stack([pairs.first[order], pairs.second[order]], dim=1).flatten()
+    _, codes = torch.unique(ends, return_inverse=True)
+    first_seen = torch.full((int(codes.max()) + 1,), len(ends))
+    first_seen.scatter_reduce_(0, codes, torch.arange(len(ends)), "amin")
+    new = torch.zeros(len(ends), dtype=torch.int64)
+    new[first_seen] = 1
+    enough = int((new.cumsum(0) <= samples).sum()) // 2 * 2
+    rows: Tensor = torch.unique(ends[: max(enough, 2)])
+    return rows
 
 
 def _chosen(task: Task, rows: Tensor, samples: int, seed: int) -> Tensor:

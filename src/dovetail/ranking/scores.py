@@ -27,9 +27,13 @@ from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.sums.from_sums import ALIASES
 from dovetail.ranking.sums.logme_alone import logme
 
-__all__ = ["ALIASES", "By", "DEFAULT", "SCORES", "Score", "find_score", "score"]
+__all__ = ["ALIASES", "By", "DEFAULT", "DEFAULT_OF_PAIRS", "SCORES", "Score", "find_score", "score"]
 
-DEFAULT = "logme"
+DEFAULT = "expected-accuracy"
+"""What ranks unless somebody says otherwise; docs/rank.md has the evidence for it."""
+
+DEFAULT_OF_PAIRS = "al"
+"""The same where only pairs are known, of which no head can be expected anything."""
 
 By = str | Callable[[Any, Any], float]
 """A score's name, or a function of (features, labels) that gives a number."""

@@ -167,6 +167,7 @@ def modular(
             body.step,
             body.validation(before),
             epochs=chosen.epochs,
+            patience=chosen.patience,
         )
 
     head, before = modules[-1], below(whole, points[-1])
@@ -185,6 +186,8 @@ def modular(
         step,
         _validation(before, whole, head, labelled, loss),
         epochs=enough if head_epochs is None else head_epochs,
+        # The labels of the validation split would be more than the few that were asked for.
+        patience=chosen.patience if labels_per_class is None else None,
     )
     record = ModularTraining(
         part=whole.described, task=task.name, modules=tuple(stages.done), settings=settings

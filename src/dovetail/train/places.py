@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from torch import nn
 
 from dovetail.core.errors import CutError, TrainingError
-from dovetail.parts.cutting import CutPoint
+from dovetail.parts.cutting import CutPoint, output_point
 from dovetail.parts.part import Part
-from dovetail.parts.splitting import points, split
 
-__all__ = ["chosen_points", "output_point", "refuse_unfit", "trainable"]
+__all__ = ["chosen_points", "refuse_unfit", "trainable"]
 
 At = str | CutPoint | Sequence[str | CutPoint]
 
@@ -29,23 +28,6 @@ def chosen_points(whole: Part, at: At | None) -> tuple[str, ...]:
     if not named:
         raise CutError("at= names no point; leave it out to cut before the output layer")
     return tuple(str(place) for place in named)
-
-
-def output_point(module: nn.Module) -> str:
-    """The last point with weights on both sides: behind it lies the output layer alone.
-
-    >>> layers = nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.LogSoftmax(1)
-    >>> output_point(nn.Sequential(*layers))
-    '1'
-    """
-    for name in reversed(list(points(module))):
-        halves = split(module, name)
-        if all(any(True for _ in half.parameters()) for half in (halves.front, halves.back)):
-            return name
-    raise CutError(
-        "no point of this network has weights on both sides, so there are no two modules to "
-        "train; use end_to_end, or say at= for a network that cannot be cut in the usual places"
-    )
 
 
 def trainable(module: nn.Module) -> bool:

@@ -57,6 +57,7 @@ class Stages:
         validate: Callable[[], dict[str, float]] | None,
         *,
         epochs: int,
+        patience: int | None,
     ) -> None:
         """Train one module, then leave it in evaluation mode: no later stage changes it."""
         rows = run_loop(
@@ -66,6 +67,7 @@ class Stages:
             replace(
                 self._options,
                 epochs=epochs,
+                patience=patience,
                 checkpoint=stage_file(self._options.checkpoint, name),
                 callbacks=tuple(self._told(callback, name) for callback in self._options.callbacks),
             ),
@@ -76,7 +78,7 @@ class Stages:
         )
         module.eval()
         module.zero_grad(set_to_none=True)
-        watched = self._options.patience is not None and WATCHED in rows[-1]
+        watched = patience is not None and WATCHED in rows[-1]
         kept = best_epoch(rows) + 1 if watched else len(rows)
         shown = rows if name == HEAD else tuple(_as_proxy(row) for row in rows)
         self.done.append(ModuleHistory(name, objective, shown, kept))
