@@ -281,3 +281,33 @@ def test_many_classes_have_a_score_though_nothing_can_be_expected():
     found = rank(Columns(6), task, by="logme", permutations=0)
     assert math.isfinite(found.best.score)
     assert found.best.expected is None
+
+
+def test_a_part_that_was_trained_on_these_examples_is_named():
+    net = dt.train.end_to_end(dt.build("mlp", hidden=(8,)), DIGITS, epochs=1).part
+    found = rank({"seen": net, "fresh": dt.build("mlp")}, DIGITS, at="hidden1", samples=100)
+    assert "Trained on these very examples: seen." in found.notes[0]
+    assert rank(net, DIGITS, samples=100, split="validation").notes == ()
+
+
+def test_a_class_of_one_example_does_not_spoil_the_interval():
+    task = vectors(n=120, split=(0.9, 0.05, 0.05))
+    rows = task.indices("train")
+    targets = task.targets.clone()
+    alone = dt.Task(task.inputs, targets, split=(0.9, 0.05, 0.05))
+    targets[rows[0]] = 9
+    odd = task.derived("odd", targets=targets, classes=tuple("0123456789"))
+    for by in ("logme", "knn-1", "gbc"):
+        wide = rank(Columns(12), odd, by=by).best
+        usual = rank(Columns(12), alone, by=by).best
+        assert (wide.high - wide.low) < 3 * (usual.high - usual.low)
+
+
+def test_pairs_are_sampled_as_pairs():
+    real = vectors(n=3000, split=(0.9, 0.05, 0.05))
+    pairs = real.pairs("train", count=2000)
+    task = dt.Task(real.inputs, kind="pairs", pairs=pairs, split=(0.9, 0.05, 0.05))
+    small = sampled(task, 200, "train", seed=0)
+    assert 150 < small.size("train") <= 200
+    assert len(small.pairs("train")) >= 70
+    assert rank(Columns(4), task, samples=200).by == "al"

@@ -54,6 +54,7 @@ _OPTIONS = {
     "all_versions=True": "--all",
     'unreadable="skip"': "--task-set unreadable=skip",
     "resume=False": "--no-resume",
+    "split='validation'": "--split validation",
 }
 """How the command line spells what errors call by their Python names."""
 

@@ -35,6 +35,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=int, default=2000, help="labelled examples to look at (0: all of them)"
     )
+    parser.add_argument(
+        "--split",
+        choices=("train", "validation"),
+        default="train",
+        help="where they come from; validation for parts trained on this very task",
+    )
     parser.add_argument("--pooling", choices=("average", "flatten"), default="average")
     parser.add_argument("--confidence", type=float, default=0.9, help="of the intervals")
     parser.add_argument("--seed", type=int, default=0)
@@ -59,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         parts=args.parts,
         at=at,
         samples=args.samples or None,
+        split=args.split,
         pooling=args.pooling,
         confidence=args.confidence,
         seed=args.seed,

@@ -103,11 +103,14 @@ def rank(
     found: list[_Entry] = []
     left_out: list[LeftOut] = []
     points: dict[str, list[str]] = {}
+    trained_here: list[str] = []
     with progress(f"ranking for {task.name}", len(several), show=show) as tick:
         for name in several:
             try:
                 chosen = candidate(name, several[name], at)
                 points[name] = list(chosen.at or ())
+                if chosen.part.origin.task_fingerprint == task.fingerprint:
+                    trained_here.append(name)
                 found += _entries(chosen, mine, plan, pooling, batch_size, cache)
             except DovetailError as error:
                 left_out.append(LeftOut(name, str(error)))
@@ -122,6 +125,7 @@ def rank(
         measure=MEASURES.get(task.kind, ""),
         places=_places(found, plan),
         left_out=tuple(left_out),
+        notes=_notes(trained_here, split),
         confidence=confidence,
         settings={
             "split": split,
@@ -133,6 +137,16 @@ def rank(
             "task_fingerprint": task.fingerprint,
             "points": {name: at for name, at in points.items() if at},
         },
+    )
+
+
+def _notes(trained_here: list[str], split: Split) -> tuple[str, ...]:
+    if not trained_here or split != "train":
+        return ()
+    names = ", ".join(trained_here[:5]) + (" and others" if len(trained_here) > 5 else "")
+    return (
+        f"Trained on these very examples: {names}. What a head is expected to reach there is too "
+        "high; rank on split='validation'.",
     )
 
 

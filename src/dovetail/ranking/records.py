@@ -77,6 +77,7 @@ class Ranking(Record, kind="ranking"):
     measure: str
     places: tuple[Place, ...]
     left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
     confidence: float = 0.9
 
     @property
@@ -111,6 +112,7 @@ class Ranking(Record, kind="ranking"):
     def view(self) -> View:
         """The finding, the table, bars with intervals, and curves along layers and epochs."""
         blocks: list[Block] = [Text(self.summary), self._table(), *self._bars(), *self._curves()]
+        blocks += [Text(note, style="warning") for note in self.notes]
         if self.left_out:
             rows = tuple((out.part, out.why) for out in self.left_out)
             blocks.append(Table(("not ranked", "why"), rows))
