@@ -7,7 +7,7 @@ Three questions, each answered in one process by paired rounds (processor time, 
 - the same rows: LogME as the peer transformer-ranker computes it, beside our LogME alone, and
   beside all our scores together;
 - 10 000 images of 28x28 through LeNet-5 to its 84 features at fc2: all our scores beside the pass
-  that extracts the features.
+  that extracts the features, and the same for all that ``dt.rank`` measures of a candidate.
 
 The peer is optional: ``pip install --no-deps transformer-ranker`` (it brings text models
 otherwise); only the one file with its LogME is loaded.
@@ -32,6 +32,7 @@ from torch import Tensor
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
+from dovetail.ranking.measuring import plan_for
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.sums.from_sums import KINDS
 from dovetail.ranking.sums.logme_alone import logme
@@ -144,6 +145,18 @@ def measured(rounds: int) -> list[dict[str, Any]]:
         lambda: outputs_of(front, images), lambda: every_score(kept, labels, "relu"), rounds
     )
     rows.append(row("all scores / extracting", ratio, "<= 0.1", ratio <= SHARE, times))
+
+    nothing = torch.empty(0, dtype=torch.int64)
+    kept_task = dt.Task(images, labels).derived(
+        "images",
+        indices={"train": torch.arange(IMAGES), "validation": nothing, "test": nothing},
+    )
+    plan = plan_for(kept_task, None, groups=10, permutations=20, confidence=0.9, seed=0)
+    ratio, *times = paired(
+        lambda: outputs_of(front, images), lambda: plan.measure(kept, "relu"), rounds
+    )
+    question = "score, interval, z and expected accuracy as dt.rank / extracting"
+    rows.append(row(question, ratio, "<= 0.1", ratio <= SHARE, times))
     return rows
 
 

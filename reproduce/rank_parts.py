@@ -1,8 +1,8 @@
 """Which score picks the part to reuse?  Forty parts, ten targets, two truths, every score.
 
-The protocol is in ``ranking_shelf/protocol.py``, fixed before running.  Stages, each of which goes
-on where it was stopped: ``parts`` (train the sources), ``truths`` (features, heads and fine-tuning;
-hours of one core), ``scores`` (minutes), ``judge`` (seconds; writes the records).
+The protocol is in ``ranking_shelf/protocol.py``, fixed before any score was computed.  Stages:
+``parts`` (train the sources) and ``truths`` (features, heads and fine-tuning; about an hour of one
+core), which go on where they were stopped, ``scores`` and ``judge`` (minutes; writes the records).
 
 The rule for a default score, fixed beforehand: the least mean regret against the frozen truth with
 500 labels.  What such a choice is worth is measured leave-one-target-out: for each target the score
