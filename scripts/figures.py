@@ -36,7 +36,8 @@ def section(file: Path) -> str:
         elif isinstance(block, Table):
             lines += [row(block.columns), row(["---"] * len(block.columns))]
             lines += [row(cells) for cells in block.shown()] + [""]
-    settings = ", ".join(f"{name} {value}" for name, value in record.settings.items())
+    plain = {n: v for n, v in record.settings.items() if not isinstance(v, dict | list)}
+    settings = ", ".join(f"{name} {value}" for name, value in plain.items())
     return "\n".join([*lines, f"Measured with {settings}.", ""])
 
 
