@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.linalg import solve
-from dovetail.ranking.expected import expected_accuracy, fit_head, wilson
+from dovetail.ranking.expected import chance_values, expected_accuracy, fit_head, wilson
 from dovetail.ranking.mutual import agreeing_classes, agreeing_labels, agreeing_numbers
 
 
@@ -77,10 +77,21 @@ def test_scale_and_names_of_classes_do_not_matter():
 def test_targets_in_another_order_show_chance():
     x, y = blobs(2, 100, 6, 4, 1.0)
     found = expected_accuracy(x, y)
-    shuffled = np.random.default_rng(0).permutation(y)
-    assert 0.1 < found.against(shuffled) < 0.4 < 0.55 < found.against(y)
-    with pytest.raises(TaskError, match="do not fit"):
-        found.against(y % 2)
+    orders = [np.random.default_rng(seed).permutation(100) for seed in range(20)]
+    shuffles = torch.tensor(np.stack([np.arange(100), *orders]))
+    value, *null = chance_values(x, y, shuffles, found)
+    assert value == pytest.approx(found.value)
+    assert 0.15 < np.mean(null) < 0.35 < 0.55 < value
+    refitted = expected_accuracy(x, np.asarray(y)[orders[0]])
+    if refitted.penalty == found.penalty:
+        assert null[0] == pytest.approx(refitted.value)
+
+
+def test_features_without_a_message_have_no_z():
+    ones, labels = torch.ones(60, 3), torch.arange(60) % 2
+    found = expected_accuracy(ones, labels)
+    shuffles = torch.stack([torch.randperm(60) for _ in range(5)])
+    assert set(chance_values(ones, labels, shuffles, found)) == {found.value}
 
 
 # The head ---------------------------------------------------------------------------------------

@@ -311,3 +311,54 @@ def test_pairs_are_sampled_as_pairs():
     assert 150 < small.size("train") <= 200
     assert len(small.pairs("train")) >= 70
     assert rank(Columns(4), task, samples=200).by == "al"
+
+
+def test_the_same_network_is_cut_alike_however_it_is_given():
+    trained = dt.train.end_to_end(dt.build("lenet5", size=8), DIGITS, epochs=1).part
+    found = rank({"trained": trained, "plain": trained.module}, DIGITS, samples=150)
+    assert {place.at for place in found} == {"fc2"}
+    assert rank(dt.build("lenet5", size=8), DIGITS, samples=150).best.at == "fc2"
+    assert rank(dt.cut(trained, at="fc2.linear")[0], DIGITS, samples=150).best.at is None
+
+
+def test_a_score_of_ones_own_must_be_a_number():
+    def picky(features, labels):
+        return float("nan") if features.shape[1] == 12 else 1.0
+
+    found = rank({"nan": Columns(12), "good": Columns(4)}, vectors(), by=picky)
+    assert [place.part for place in found] == ["good"]
+    assert "nan" in found.left_out[0].why
+    with pytest.raises(TaskError, match="not a number"):
+        rank(Columns(4), vectors(), by=lambda features, labels: None)
+
+
+def test_features_that_say_nothing_have_no_z_worth_reading():
+    task = dt.Task(torch.ones(200, 3), [0, 1] * 100)
+    assert rank(Columns(3), task).best.z is None
+    draw = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(12):
+        noise = dt.Task(torch.randn(200, 5, generator=draw), [0, 1] * 100)
+        found.append(rank(Columns(5), noise).best.z or 0.0)
+    assert max(map(abs, found)) < 4
+
+
+def test_small_slips():
+    point = dt.cut_points(dt.build("lenet5", size=8))[-1]
+    assert rank(dt.build("lenet5", size=8), DIGITS, at=point, samples=100).best.at == "fc2"
+    squeezed = Columns(1, lambda x: x[:, 0])
+    assert rank({"one": squeezed, "all": Columns(4)}, vectors()).best.part == "all"
+    with pytest.raises(SettingsError, match="must be a Task"):
+        rank(Columns(4), "digits")
+    with pytest.raises(TaskError, match="no place to cut"):
+        rank(nn.Flatten(), vectors(), at="every")
+    numbers = dt.Task(torch.rand(40, 12), torch.rand(40), kind="regression")
+    with pytest.raises(SettingsError, match="no measure in common"):
+        rank_over(Columns(4), [vectors(), numbers])
+
+
+def test_the_choice_never_moves_the_first_place_up():
+    for seed in range(6):
+        found = rank({f"{w}": Columns(w) for w in (4, 5, 6)}, vectors(seed=seed), seed=seed)
+        if found.best.before_choice is not None:
+            assert found.best.expected <= found.best.before_choice

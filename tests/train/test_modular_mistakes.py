@@ -78,3 +78,20 @@ def test_contradicting_pairs_are_refused(task, net):
     wrong = Task(task.inputs, kind="pairs", pairs=pairs, split=split)
     with pytest.raises(TaskError, match="given both as alike and as different"):
         modular(net, wrong, head_task=task, epochs=1)
+
+
+def test_what_cannot_teach_a_body_is_refused_before_the_first_epoch(task):
+    net = build("mlp", shape=(1, 4, 4), hidden=(16,), classes=3)
+    with pytest.raises(SettingsError, match="one example makes no pair"):
+        modular(net, task, batch_size=1)
+    drawn = task.pairs("train", count=60)
+    alike = drawn.take(drawn.same)
+    rows = {split: task.indices(split) for split in ("train", "validation", "test")}
+    of_alike = Task(task.inputs, kind="pairs", pairs=alike, split=rows)
+    with pytest.raises(TaskError, match="known to differ"):
+        modular(net, of_alike, head_task=task)
+    layers = [nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU()]
+    mixed, seen = nn.Sequential(*layers, nn.Linear(8, 3)), []
+    with pytest.raises(SettingsError, match="undefined after 'relu'"):
+        modular(mixed, task, objective="al-neo", at=["2", "4"], callbacks=(seen.append,))
+    assert seen == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from dovetail.core.errors import ShelfError
@@ -43,7 +44,9 @@ def rank(
     ranking = rank_parts(candidates, tasks[0], **options)
     best = ranking.best
     asked = f" --at {best.at}" if best.at else ""
-    follow = [Text(f"Next: dovetail cut {best.part}{asked} --shelf {shelf}", style="note")]
+    follow = [
+        Text(f"Next: dovetail cut {best.part}{asked} --shelf {quote(str(shelf))}", style="note")
+    ]
     return Outcome(
         (*ranking.view(), *notes, *(follow if best.at else ())),
         ranking.to_plain()["data"],
@@ -69,7 +72,7 @@ class _Loaded(Mapping[str, Part]):
 
 def _candidates(parts: Sequence[str], shelf: str | Path) -> tuple[_Loaded, list[Block]]:
     patterns = [ref for ref in parts if ref.endswith("*")]
-    refs = [ref for ref in parts if not ref.endswith("*")]
+    refs = list(dict.fromkeys(ref for ref in parts if not ref.endswith("*")))
     if parts and not patterns:
         return _Loaded(refs, shelf), []
     newest: dict[str, Entry] = {}
@@ -78,7 +81,7 @@ def _candidates(parts: Sequence[str], shelf: str | Path) -> tuple[_Loaded, list[
         if wanted and (entry.name not in newest or entry.version > newest[entry.name].version):
             newest[entry.name] = entry
     backs = [name for name, entry in newest.items() if _takes_features(entry)]
-    refs += [name for name in newest if name not in backs]
+    refs += [name for name in newest if name not in backs and name not in refs]
     if not refs:
         raise ShelfError(
             f"there is no part on the shelf '{shelf}' that takes a task's inputs"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from dovetail.core.errors import CutError, SettingsError
-from dovetail.parts.cutting import cut_points, output_point
+from dovetail.parts.activation import trailing_activation
+from dovetail.parts.cutting import CutPoint, cut_points, output_point
 from dovetail.parts.part import Part, as_part
 
 __all__ = ["Candidate", "Parts", "candidate", "named", "points_of"]
@@ -51,12 +52,13 @@ def named(parts: Parts) -> Mapping[str, Part | nn.Module]:
 
 
 def candidate(
-    name: str, part: Part | nn.Module, at: str | Sequence[str] | None = None
+    name: str, part: Part | nn.Module, at: str | CutPoint | Sequence[str | CutPoint] | None = None
 ) -> Candidate:
     """A part with the points to rank it at.
 
     A network that ends in a head is of use for another task without that head: unless ``at`` says
-    otherwise, its features are taken before the last layer.
+    otherwise, its features are taken before the last layer.  It ends in one if it knows classes,
+    or if its last layer is linear with no activation behind it and nobody has cut it there.
 
     Args:
         name: What the ranking calls it.
@@ -90,14 +92,19 @@ def points_of(part: Part) -> tuple[str, ...]:
     return chosen
 
 
-def _points(part: Part, at: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _points(
+    part: Part, at: str | CutPoint | Sequence[str | CutPoint] | None
+) -> tuple[str, ...] | None:
     if at is None:
         return _before_the_head(part)
     if at == "output":
         return None
     if at == "every":
-        return points_of(part)
-    asked = [at] if isinstance(at, str) else [str(name) for name in at]
+        found = points_of(part)
+        if not found:
+            raise CutError("this network has no place to cut; rank it as it is, without 'every'")
+        return found
+    asked = [str(at)] if isinstance(at, str | CutPoint) else [str(name) for name in at]
     order = [point.name for point in cut_points(part)]
     for name in asked:
         if name not in order:
@@ -106,15 +113,19 @@ def _points(part: Part, at: str | Sequence[str] | None) -> tuple[str, ...] | Non
 
 
 def _before_the_head(part: Part) -> tuple[str, ...] | None:
-    predicts = part.contract.classes is not None or (
-        part.origin.how == "train" and part.contract.kind == "regression"
-    )
-    if not predicts:
+    if part.contract.classes is None and (part.origin.how == "cut" or not _ends_linear(part)):
         return None
     try:
         return (output_point(part.module),)
     except CutError:  # weights on one side only: it is a head, or one layer
         return None
+
+
+def _ends_linear(part: Part) -> bool:
+    """Whether the last layer with weights is linear and no activation follows, as heads are."""
+    layers = [child for child in part.module.modules() if list(child.parameters(recurse=False))]
+    plain = trailing_activation(part.module) == "identity"
+    return plain and bool(layers) and isinstance(layers[-1], nn.Linear)
 
 
 def _by_description(parts: list[Part | nn.Module]) -> dict[str, Part | nn.Module]:

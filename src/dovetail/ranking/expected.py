@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.linalg.ridge import LeaveOneOut, Solved, solve
+from dovetail.linalg.ridge import LeaveOneOut, Solved, leave_one_out, solve
 from dovetail.ranking.heads import Head, HeadKind, coded, fit_head
 from dovetail.ranking.inputs import as_rows, refuse_other_count
 from dovetail.ranking.mutual import (
@@ -36,7 +36,7 @@ from dovetail.ranking.mutual import (
     with_shares_shifted,
 )
 
-__all__ = ["Expected", "Head", "expected_accuracy", "fit_head", "wilson"]
+__all__ = ["Expected", "Head", "chance_values", "expected_accuracy", "fit_head", "wilson"]
 
 _MOST_ROWS = 300
 """Pairs are looked at among so many rows; their mean needs no more."""
@@ -45,6 +45,9 @@ _MOST_KAPPA = 3.0
 
 _FEW = 5
 """Examples a class below which one correction for class shares is not enough."""
+
+_MOST_COLUMNS = 500
+"""Columns of shuffled targets that are predicted at once."""
 
 _TIED = 1e-9
 """Outputs closer than this tie, and the classes that tie share the credit."""
@@ -70,25 +73,6 @@ class Expected:
     effective_n: float
     confidence: float = 0.9
     stratified: bool = True
-
-    def against(self, targets: Any) -> float:
-        """The value if the examples had these targets: shuffled ones show what chance would give.
-
-        >>> found = expected_accuracy([[0.0], [0.1], [1.0], [1.1]], [0, 0, 1, 1])
-        >>> found.against([0, 0, 1, 1]), found.against([0, 1, 0, 1])
-        (1.0, 0.5)
-        """
-        _, columns, codes = coded(targets, self.kind)
-        if columns.shape != self.predictions.shape:
-            raise TaskError(
-                f"targets of shape {tuple(columns.shape)} do not fit predictions of shape "
-                f"{tuple(self.predictions.shape)}"
-            )
-        shares = None
-        if codes is not None and self.stratified:
-            shares = codes.bincount(minlength=columns.shape[1])
-        views = _seen(self.predictions, columns, codes, shares, self.kind)
-        return float(torch.stack(views).mean())
 
 
 def expected_accuracy(
@@ -159,6 +143,32 @@ def expected_accuracy(
         confidence,
         stratified,
     )
+
+
+def chance_values(features: Any, targets: Any, shuffles: Tensor, found: Expected) -> list[float]:
+    """The value for shuffled targets, one for each order of the examples in ``shuffles [P, n]``.
+
+    Heads are fitted to the shuffled targets, all of them from one decomposition, with the penalty
+    that was ``found``: what features that know nothing of the labels would be expected to reach.
+
+    >>> rows, labels = torch.tensor([[0.0], [0.1], [1.0], [1.1]]), torch.tensor([0, 0, 1, 1])
+    >>> chance_values(rows, labels, torch.tensor([[0, 1, 2, 3]]), expected_accuracy(rows, labels))
+    [1.0]
+    """
+    rows = as_rows(features)
+    _, columns, codes = coded(targets, found.kind)
+    width = columns.shape[1]
+    at_once = max(1, _MOST_COLUMNS // width)
+    shares = codes.bincount() if codes is not None and found.stratified else None
+    values = []
+    for orders in torch.split(shuffles, at_once):
+        several = torch.cat([columns[order] for order in orders], dim=1)
+        predicted = leave_one_out(rows, several, found.penalty).predictions
+        for order, mine in zip(orders, torch.split(predicted, width, dim=1), strict=True):
+            own = None if codes is None else codes[order]
+            views = _seen(mine, columns[order], own, shares, found.kind)
+            values.append(float(torch.stack(views).mean()))
+    return values
 
 
 def _seen(

@@ -6,7 +6,6 @@ groups, and the same shuffles of the labels, so that candidates can be compared 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 from dovetail.objectives.pairwise import KINDS
-from dovetail.ranking.expected import Expected, expected_accuracy
+from dovetail.ranking.expected import Expected, chance_values, expected_accuracy
 from dovetail.ranking.heads import HeadKind
 from dovetail.ranking.inputs import as_rows
 from dovetail.ranking.jackknife import dealt
@@ -89,7 +88,7 @@ class Plan:
         if self.pairs is not None:
             return _by_pairs(self, self.pairs, rows, activation)
         if self.name == BY_EXAMPLE:
-            return _by_example(self, self._expected(rows))
+            return _by_example(self, rows, self._expected(rows))
         try:
             expected = self._expected(rows)
         except TaskError:  # one example a class, or too many classes: the score may still say
@@ -128,6 +127,7 @@ def plan_for(
         raise SettingsError(f"confidence lies between 0 and 1, got {confidence}")
     if by is None:
         by = DEFAULT_OF_PAIRS if task.kind == "pairs" else DEFAULT
+    by = by.name if isinstance(by, Score) else by
     chosen = find_score(by) if isinstance(by, str) else by
     name = by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
     if isinstance(chosen, Score) and task.kind not in chosen.fits:
@@ -166,19 +166,13 @@ def _refuse_few(labels: Tensor, name: str) -> None:
         raise TaskError(f"{name!r} has {len(labels)} examples to rank on; give at least 4")
 
 
-def _by_example(plan: Plan, expected: Expected) -> Measured:
-    """A mean over examples: leave groups out of the mean, shuffle labels against predictions."""
+def _by_example(plan: Plan, rows: Tensor, expected: Expected) -> Measured:
+    """A mean over examples: leave groups out of the mean, fit heads to shuffled labels."""
     each = expected.per_example.double()
     member = torch.nn.functional.one_hot(plan.group + 1, plan.groups + 1)[:, 1:].double()  # [n, G]
     replicates = (each.sum() - each @ member) / (len(each) - member.sum(0))
-    null = [float(expected.against(plan.targets[order])) for order in plan.shuffles]
-    spread = torch.tensor(null, dtype=torch.float64)
-    if len(null):
-        # Heads fitted to shuffled labels would vary more than these verdicts do, as rows help
-        # each other; by how much, the effective number of examples says.
-        middle = spread.mean()
-        spread = middle + (spread - middle) * math.sqrt(len(each) / expected.effective_n)
-    return Measured(expected.value, replicates, spread, expected)
+    null = chance_values(rows, plan.targets, plan.shuffles, expected)
+    return Measured(expected.value, replicates, torch.tensor(null, dtype=torch.float64), expected)
 
 
 def _by_sums(
@@ -212,7 +206,7 @@ def _by_rows(
 
     def value(which: Tensor, targets: Tensor) -> float:
         if not isinstance(plan.by, Score):
-            return float(plan.by(rows[which], targets[which]))
+            return score(rows[which], targets[which], by=plan.by)
         return score(
             rows[which],
             targets[which],

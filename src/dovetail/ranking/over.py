@@ -112,7 +112,7 @@ class RankingOver(Record, kind="ranking-over"):
         return tuple(blocks)
 
 
-def rank_over(parts: Parts, tasks: Sequence[Task], **options: Any) -> RankingOver:
+def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> RankingOver:
     """Rank the same candidates for each task, and for all of them together.
 
     The best checkpoint to transfer from is rarely the last: transferability rises, then falls,
@@ -127,8 +127,12 @@ def rank_over(parts: Parts, tasks: Sequence[Task], **options: Any) -> RankingOve
     >>> rank_over(nets, halves, at="hidden1", samples=300).best.name
     '64 wide at hidden1'
     """
+    tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
     if not tasks:
         raise SettingsError("name at least one task to rank for")
+    if len({task.kind for task in tasks}) > 1:
+        kinds = ", ".join(f"{task.name} ({task.kind})" for task in tasks)
+        raise SettingsError(f"these tasks have no measure in common, rank them one by one: {kinds}")
     rankings = [rank(parts, task, **options) for task in tasks]
     known = [{(p.part, p.at): p for p in ranking.places} for ranking in rankings]
     common = [key for key in known[0] if all(key in places for places in known[1:])]

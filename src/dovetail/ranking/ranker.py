@@ -15,7 +15,7 @@ from dovetail.core.errors import DovetailError, SettingsError, TaskError
 from dovetail.core.progress import progress
 from dovetail.dist.group import rank_and_size
 from dovetail.dist.rows import gathered, my_share
-from dovetail.parts.cutting import cut
+from dovetail.parts.cutting import CutPoint, cut
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Candidate, Parts, candidate, named
 from dovetail.ranking.jackknife import beats, half_width, z_score
@@ -53,7 +53,7 @@ def rank(
     task: Task,
     *,
     by: By | None = None,
-    at: str | Sequence[str] | None = None,
+    at: str | CutPoint | Sequence[str | CutPoint] | None = None,
     samples: int | None = 2000,
     split: Split = "train",
     pooling: Pooling = "average",
@@ -94,6 +94,8 @@ def rank(
     >>> rank(nets, load_task("digits"), at="hidden1", samples=500)
     Ranking(2 candidates for 'digits' by ...: best '64 wide at hidden1')
     """
+    if not isinstance(task, Task):
+        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
     several = named(parts)
     small = sampled(task, samples, split, seed)
     mine = _share_of(small)
@@ -146,7 +148,7 @@ def _notes(trained_here: list[str], split: Split) -> tuple[str, ...]:
     names = ", ".join(trained_here[:5]) + (" and others" if len(trained_here) > 5 else "")
     return (
         f"Trained on these very examples: {names}. What a head is expected to reach there is too "
-        "high; rank on split='validation'.",
+        "high; rank on the validation split.",
     )
 
 
@@ -252,11 +254,16 @@ def _corrected(first: Place, ranked: list[_Entry], plan: Plan) -> Place:
         bounds = honest_winner(verdicts, plan.confidence, plan.seed, worth=worth)
     else:
         bounds = honest_intervals(verdicts, plan.confidence, plan.seed, worth=worth)[0]
+    value, low, high = min(bounds.value, every[0].value), bounds.low, bounds.high
+    if every[0].kind == "regression":
+        # R² has an interval that knows how its two variances go together; it only moves.
+        moved = every[0].value - value
+        low, high = every[0].low - moved, every[0].high - moved
     return replace(
         first,
-        expected=bounds.value,
-        expected_low=bounds.low,
-        expected_high=bounds.high,
+        expected=value,
+        expected_low=min(low, every[0].low),
+        expected_high=max(high, value),
         chosen_among=len(every),
         before_choice=first.expected,
     )

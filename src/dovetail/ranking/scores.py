@@ -239,6 +239,7 @@ def score(
     >>> score(rows, ["cat", "cat", "emu", "emu"], by="knn-1")
     1.0
     """
+    by = by.name if isinstance(by, Score) else by
     if callable(by):
         return _judged(by(features, labels), getattr(by, "__name__", "the function"))
     entry = find_score(by)

@@ -88,7 +88,7 @@ def pooled(output: Tensor, pooling: Pooling) -> Tensor:
     """
     if output.ndim > 2 and pooling == "average":
         return output.flatten(2).mean(2)
-    return output.flatten(1)
+    return output[:, None] if output.ndim == 1 else output.flatten(1)
 
 
 def _key(part: Part, task: Task, settings: dict[str, Any]) -> str:

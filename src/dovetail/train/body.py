@@ -255,4 +255,9 @@ class Body:
         pairs = self._task.pairs(split, count=count, seed=self._told.seed).within(rows)
         if len(pairs) == 0:
             return None
+        if split == "train" and bool(pairs.same.all()):
+            raise TaskError(
+                f"no pair of {self._task.name!r} is known to differ: a body that is told only what "
+                "is alike learns to make everything the same"
+            )
         return FromPairs(supply, pairs, self._size, seed=self._seed), supply

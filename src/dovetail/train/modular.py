@@ -26,7 +26,7 @@ from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Task
-from dovetail.train.body import Body, Supervision, objective_words
+from dovetail.train.body import Body, Supervision, objective_for, objective_words
 from dovetail.train.fit import Fit
 from dovetail.train.modular_record import ModularTraining
 from dovetail.train.options import LoopOptions, Options, named
@@ -111,6 +111,8 @@ def modular(
     True
     """
     options.setdefault("clip", _CLIP)
+    if not isinstance(task, Task):
+        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
     start, chosen = as_part(model), Options(**options)
     told = Supervision.of(task, supervision, pairs, unlabelled, augmentation(augment), seed)
     labelled = _labelled(task, head_task, labels_per_class, seed)
@@ -127,6 +129,10 @@ def modular(
     points = chosen_points(whole, at)
     modules = cut_all(whole, at=points)
     refuse_unfit(modules, points)
+    if chosen.batch_size < 2:
+        raise SettingsError("batch_size must be at least 2: one example makes no pair")
+    for module in modules[:-1]:  # an objective that is undefined somewhere fails before any epoch
+        objective_for(objective, module.contract.gives[0].activation)
     settings = {
         "how": "modular",
         "objective": objective_words(objective),
