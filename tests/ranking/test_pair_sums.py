@@ -76,17 +76,6 @@ def test_pieces_merge_and_can_be_taken_away(seed, pieces):
     assert scores(merged, kinds) == pytest.approx(scores(one, kinds), rel=1e-10)
 
 
-def test_only_some_rows_may_count_on_the_diagonal():
-    features, *pairs = data(1)
-    among = np.arange(20) < 12
-    kept = among[pairs[0]] & among[pairs[1]]
-    inside = [column[kept] for column in pairs]
-    one = PairSums("tanh").update(features, *inside, among=among)
-    two = PairSums("tanh").update(features[:12], *inside)
-    assert one.n == 12
-    assert scores(one, kinds_of("tanh")) == scores(two, kinds_of("tanh"))
-
-
 @pytest.mark.parametrize(
     ("first", "second", "same", "says"),
     [

@@ -93,14 +93,14 @@ class Plan:
             expected = self._expected(rows)
         except TaskError:  # one example a class, or too many classes: the score may still say
             expected = None
-        if isinstance(self.by, Score) and self.by.from_sums and self._sums_fit(rows):
+        if isinstance(self.by, Score) and self.by.from_sums and self._sums_fit(self.by, rows):
             return _by_sums(self, self.by, rows, activation, expected)
         return _by_rows(self, rows, activation, probs, expected)
 
-    def _sums_fit(self, rows: Tensor) -> bool:
+    def _sums_fit(self, by: Score, rows: Tensor) -> bool:
         """Whether sums of each group are smaller than the rows, or than what memory holds."""
         n, d = rows.shape
-        if self.by.per_class:  # type: ignore[union-attr]
+        if by.per_class:
             classes = len(torch.unique(self.targets))
             return n > d and (self.groups + 1) * classes * d * d <= _MOST_CELLS
         return n > d

@@ -60,9 +60,7 @@ class PairSums:
         """How many pairs are alike, and how many differ."""
         return int(self._counts[2]), int(self._counts[3])
 
-    def update(
-        self, features: Any, first: Any, second: Any, same: Any, *, among: Any = None
-    ) -> PairSums:
+    def update(self, features: Any, first: Any, second: Any, same: Any) -> PairSums:
         """Add rows ``[n, d]`` and pairs of them; nothing is added if anything is refused.
 
         Args:
@@ -70,15 +68,11 @@ class PairSums:
             first: The one row of each pair, ``[m]``.
             second: The other.
             same: Whether they are alike, ``[m]`` booleans.
-            among: Which rows count on the diagonal, ``[n]`` booleans; all unless said.
         """
         rows = as_rows(features)
         one, two, alike = _pairs(first, second, same, len(rows))
         lengths = lengths_of(rows)
         lit = lengths > LEAST
-        seen = torch.ones_like(lit) if among is None else torch.as_tensor(among).bool()
-        if seen.shape != lit.shape:
-            raise TaskError(f"among must hold {len(rows)} booleans, got {list(seen.shape)}")
         inverse = torch.where(lit, 1 / lengths, 0.0)
         kernel = torch.empty(len(one), dtype=torch.float64)
         step = rows_a_chunk(rows.shape[1])
@@ -87,7 +81,7 @@ class PairSums:
             products = torch.linalg.vecdot(rows[a].double(), rows[b].double())
             kernel[start : start + step] = products * inverse[a] * inverse[b]
         sums = [_summed(kernel[alike]), _summed(kernel[~alike])]
-        counts = [int(seen.sum()), int((seen & lit).sum()), int(alike.sum()), int((~alike).sum())]
+        counts = [len(rows), int(lit.sum()), int(alike.sum()), int((~alike).sum())]
         self._sums = self._sums + torch.stack(sums)
         self._counts = self._counts + torch.tensor(counts)
         return self
