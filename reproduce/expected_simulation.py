@@ -1,8 +1,8 @@
 """How often the intervals of expected accuracy hold the truth, where the truth is known.
 
 Protocol: samples drawn by class from digits (all 64 pixels; 600 random ReLU features of them) and
-from Gaussian classes; a ridge head on each; the truth is its accuracy on what was not drawn (digits:
-1297 images or more, whose noise is allowed for) or on 4000 new examples.  Beside it the plain way:
+from Gaussian classes; a ridge head on each; the truth is its accuracy on what was not drawn (of
+digits) or on 4000 new examples, whose noise is allowed for.  Beside it the plain way:
 leave-one-out with Wilson's interval for n trials.  Then the winner's curse: forty candidates with
 verdicts of given true accuracy, the interval of the best as it stands and ``honest_winner``.
 
@@ -26,6 +26,7 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.ranking import expected_accuracy, fit_head, honest_winner, score
 from dovetail.ranking.expected import wilson
+from dovetail.tasks.task import as_float
 
 Z = NormalDist().inv_cdf(0.95)
 LEAST = 0.85
@@ -45,8 +46,7 @@ def by_class(labels: Tensor, n: int, draw: torch.Generator) -> Tensor:
 
 def of_digits(random_features: int) -> Draw:
     task = dt.load_task("digits")
-    rows = task.inputs.flatten(1).double() / 255 if not task.inputs.is_floating_point() else None
-    rows = task.inputs.flatten(1).double() if rows is None else rows
+    rows = as_float(task.inputs).flatten(1).double()
     if random_features:
         draw = torch.Generator().manual_seed(1)
         weights = torch.randn(rows.shape[1], random_features, generator=draw, dtype=torch.float64)
