@@ -1,7 +1,16 @@
 """What a part is trained towards: tensors in, a scalar out."""
 
+from dovetail.objectives.conflicts import project_conflicts
 from dovetail.objectives.kernel_machine import KernelMachine, kernel_machine
 from dovetail.objectives.pairwise import KINDS, MeanKernel, Pairwise, mean_kernel
+from dovetail.objectives.pretexts import (
+    PRETEXTS,
+    Jigsaw,
+    Pretext,
+    Rotation,
+    Views,
+    pretext_named,
+)
 from dovetail.objectives.relations import (
     Relations,
     relations_of_labels,
@@ -12,12 +21,19 @@ from dovetail.objectives.unit import unit_rows
 
 __all__ = [
     "KINDS",
+    "PRETEXTS",
+    "Jigsaw",
     "KernelMachine",
     "MeanKernel",
     "Pairwise",
+    "Pretext",
     "Relations",
+    "Rotation",
+    "Views",
     "kernel_machine",
     "mean_kernel",
+    "pretext_named",
+    "project_conflicts",
     "relations_of_labels",
     "relations_of_masks",
     "relations_of_pairs",

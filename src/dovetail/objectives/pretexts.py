@@ -1,0 +1,207 @@
+"""The pretexts by name: which way is up, in what order, and which two belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.objectives.arrangements import ALPHABET, spread_out
+from dovetail.objectives.asking import Pretext, check_batch, check_images, scores_of, share_right
+from dovetail.objectives.contrast import Views
+
+__all__ = ["PRETEXTS", "Jigsaw", "Pretext", "Rotation", "Views", "pretext_named"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    r"""By how much was the image turned?  All four rotations of each image, exactly.
+
+    Block :math:`s` of ``n`` rows is turned by :math:`90 s` degrees, :math:`s = 0, \dots, 3`
+    anticlockwise, so nothing is drawn and the first block is the images themselves (Gidaris,
+    Singh and Komodakis 2018).
+
+    Suits things with an upright position: animals, vehicles, most digits.  A 0, a 1 and an 8 look
+    alike upside down, and textures, cells and satellite images have no upright: there the question
+    has no answer, and what is learnt for it is noise.
+
+    >>> rotation = Rotation()
+    >>> views, targets = rotation.views(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
+    >>> targets.tolist(), views[1, 0].tolist()
+    ([0, 1, 2, 3], [[2.0, 4.0], [1.0, 3.0]])
+    >>> rotation.answers, rotation.chance
+    (('0', '90', '180', '270'), 0.25)
+    """
+
+    @property
+    def name(self) -> str:
+        """``"rotation"``."""
+        return "rotation"
+
+    @property
+    def outputs(self) -> int:
+        """Four."""
+        return 4
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The angles in degrees."""
+        return ("0", "90", "180", "270")
+
+    @property
+    def chance(self) -> float:
+        """One quarter."""
+        return 0.25
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse what is no image, no square, or a single pixel."""
+        check_images(self.name, shape, 2)
+        if shape[1] != shape[2]:
+            raise TaskError(
+                f"images {shape[1]}×{shape[2]} change their shape when turned: rotation needs "
+                "squares; crop or resize them (Preprocess(size=...)), or take another pretext"
+            )
+
+    def views(self, inputs: Tensor, draw: Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Four blocks ``[4 n, c, h, h]``; targets say which rotation."""
+        check_batch(self, inputs)
+        views = torch.cat([inputs.rot90(turns, (2, 3)) for turns in range(4)])
+        return views, torch.arange(4, device=inputs.device).repeat_interleave(len(inputs))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy over the four answers."""
+        return F.cross_entropy(scores_of(self, outputs, targets), targets)
+
+    def solved(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of views whose rotation was told."""
+        return share_right(scores_of(self, outputs, targets), targets)
+
+    def described(self) -> dict[str, Any]:
+        """``{"name": "rotation"}``."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class Jigsaw:
+    """In which order were the pieces put?  A grid of patches in one of some arrangements.
+
+    One arrangement is drawn an image.  What the grid leaves over at the border stays where it is,
+    so the view keeps the image's size.  Arrangements differ in as many places as can be; answers
+    name them by the patch that each place shows, so that a head says itself which it knows (Noroozi
+    and Favaro 2016).
+
+    Suits things whose parts have a fixed arrangement, such as faces or digits.  Where any patch
+    may lie anywhere, as in textures and crowds, there is no order to find.
+
+    Args:
+        grid: Patches a side, 2 to 5.
+        permutations: How many arrangements; by default 24, for a grid of 2 all there are.
+
+    >>> jigsaw = Jigsaw(permutations=3)
+    >>> jigsaw.answers
+    ('0123', '1032', '2301')
+    >>> views, targets = jigsaw.views(torch.rand(5, 1, 9, 9))
+    >>> views.shape, targets.shape
+    (torch.Size([5, 1, 9, 9]), torch.Size([5]))
+    """
+
+    grid: int = 2
+    permutations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.grid not in range(2, 6):
+            raise SettingsError(f"a jigsaw has a grid of 2 to 5 patches a side, got {self.grid}")
+        most = 24 if self.grid == 2 else 1000
+        if self.permutations is not None and self.permutations not in range(2, most + 1):
+            raise SettingsError(
+                f"a jigsaw with grid={self.grid} has 2 to {most} arrangements, "
+                f"got permutations={self.permutations}"
+            )
+
+    @property
+    def name(self) -> str:
+        """``"jigsaw"``."""
+        return "jigsaw"
+
+    @property
+    def outputs(self) -> int:
+        """One an arrangement."""
+        return self.permutations or 24
+
+    @property
+    def arrangements(self) -> tuple[tuple[int, ...], ...]:
+        """``[k][grid²]``: the patch that each place shows, row by row; the first is the image."""
+        return spread_out(self.grid**2, self.outputs)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The arrangements, a letter a patch: ``"0123"`` is the image as it was."""
+        return tuple("".join(ALPHABET[patch] for patch in order) for order in self.arrangements)
+
+    @property
+    def chance(self) -> float:
+        """One over the number of arrangements."""
+        return 1 / self.outputs
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse what is no image, or too small for patches of two pixels a side."""
+        check_images(self.name, shape, 2 * self.grid)
+
+    def views(self, inputs: Tensor, draw: Generator | None = None) -> tuple[Tensor, Tensor]:
+        """One rearranged view an image, and the number of its arrangement."""
+        check_batch(self, inputs)
+        n, grid, device = len(inputs), self.grid, inputs.device
+        targets = torch.randint(self.outputs, (n,), generator=draw).to(device)
+        order = torch.tensor(self.arrangements, device=device)[targets]  # [n, grid²]
+        tall, wide = (side // grid for side in inputs.shape[2:])
+        top, left = (side % grid // 2 for side in inputs.shape[2:])
+        places = (..., slice(top, top + grid * tall), slice(left, left + grid * wide))
+        cells = inputs[places].reshape(n, -1, grid, tall, grid, wide)
+        patches = cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # [n, grid², c, tall, wide]
+        moved = patches[torch.arange(n, device=device)[:, None], order]
+        views = inputs.clone()
+        cells = moved.reshape(n, grid, grid, -1, tall, wide).permute(0, 3, 1, 4, 2, 5)
+        views[places] = cells.flatten(4, 5).flatten(2, 3)
+        return views, targets
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy over the arrangements."""
+        return F.cross_entropy(scores_of(self, outputs, targets), targets)
+
+    def solved(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of views whose arrangement was told."""
+        return share_right(scores_of(self, outputs, targets), targets)
+
+    def described(self) -> dict[str, Any]:
+        """Name, grid and number of arrangements."""
+        return {"name": self.name, "grid": self.grid, "permutations": self.outputs}
+
+
+PRETEXTS: dict[str, type[Rotation] | type[Jigsaw] | type[Views]] = {
+    "rotation": Rotation,
+    "jigsaw": Jigsaw,
+    "views": Views,
+}
+"""The pretexts by name."""
+
+
+def pretext_named(choice: str | Pretext) -> Pretext:
+    """A pretext by name with its usual settings, or the one that is given.
+
+    >>> pretext_named("rotation"), pretext_named(Jigsaw(grid=3)).chance
+    (Rotation(), 0.041666666666666664)
+    """
+    if isinstance(choice, str):
+        if choice not in PRETEXTS:
+            raise SettingsError(f"unknown pretext {choice!r}{nearest(choice, PRETEXTS)}")
+        return PRETEXTS[choice]()
+    if isinstance(choice, type) or not isinstance(choice, Pretext):
+        raise SettingsError(
+            f"{choice!r} is no pretext: give a name ({', '.join(PRETEXTS)}), or an object with the "
+            "members of dovetail.objectives.Pretext"
+        )
+    return choice
