@@ -66,10 +66,11 @@ class Port:
     def mismatches(self, other: Port) -> list[str]:
         """Say why this tensor should not feed ``other``; an empty list means it fits."""
         found = self.obstacles(other)
+        if self.space is not None and self.space == other.space:
+            return found  # trained to agree, whatever nonlinearity each came through
         if self.activation != other.activation:
             found.append(f"activation {self.activation!r} -> {other.activation!r}")
-        if self.space is None or self.space != other.space:
-            found.append(f"space {_named(self.space)} -> {_named(other.space)}")
+        found.append(f"space {_named(self.space)} -> {_named(other.space)}")
         return found
 
 

@@ -1,0 +1,364 @@
+r"""Networks trained together through shared auxiliary heads: the objective and its loop.
+
+For network :math:`t` with front :math:`f_t` and head :math:`h_t`, a shared head :math:`c` for the
+common classes :math:`\mathcal{C}`, and a shared head :math:`r` for a pretext with views
+:math:`g(x, s)`, a step on a batch of task :math:`t` descends
+
+.. math::
+
+    \frac1n \sum_i \Big[ \ell\big(h_t(f_t(x_i)), y_i\big)
+    + \ell\big(c(f_t(x_i)), y_i\big) \, 1[y_i \in \mathcal{C}]
+    + \frac{1}{|S|} \sum_{s \in S} \ell\big(r(f_t(g(x_i, s))), s\big) \Big]
+
+and the tasks take turns.  What makes fronts compatible is that :math:`c` and :math:`r` are one for
+all of them; a frozen one makes a new front compatible with those it was trained with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.core.seeds import derived_seed, generator
+from dovetail.objectives.common_classes import OTHER, common_class_loss, common_codes
+from dovetail.objectives.conflicts import project_conflicts
+from dovetail.objectives.pretexts import Pretext
+from dovetail.parts.modes import evaluating
+from dovetail.parts.norms import with_batch_statistics
+from dovetail.parts.part import Part
+from dovetail.running.forward import outputs_of
+from dovetail.running.preprocess import prepare
+from dovetail.tasks.augment import Augment
+from dovetail.tasks.batches import Batches
+from dovetail.tasks.task import Task
+from dovetail.train.alternating import Alternating
+from dovetail.train.fit import WATCHED
+from dovetail.train.loop import run_loop
+from dovetail.train.options import Options
+from dovetail.train.recombined import random_batches
+from dovetail.train.supervision import Prepared, labelled_batches, validation
+
+__all__ = ["Auxiliary", "Group", "Member"]
+
+_CHECKED = 1000
+"""So many validation images tell well enough how an auxiliary head gets on."""
+
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of a group: a front, its own head if it has one, and the task it learns from.
+
+    ``unlabelled`` says that the task's targets must not be read: then there is no own head.
+    """
+
+    name: str
+    front: Part
+    head: Part | None
+    task: Task
+    unlabelled: bool = False
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """A head that all fronts of a group share: for common classes, or for a pretext.
+
+    ``limit`` is how many training examples of a member teach common classes; none is all of them.
+    """
+
+    name: str
+    head: Part
+    pretext: Pretext | None = None
+    weight: float = 1.0
+    frozen: bool = False
+    limit: int | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that it tells apart; none for a pretext's."""
+        return () if self.pretext is not None else self.head.contract.classes or ()
+
+
+class Group(nn.Module):
+    """The modules of a group, and the loss of a batch of one of its members.
+
+    The parts' modules are trained in place: give copies.
+
+    Args:
+        members: The networks.
+        auxiliaries: The heads that they share.
+        conflicts: Project what is opposed out of the gradients of the losses, before their sum.
+        unit_weight: Weight of a loss that draws features to unit length, ``(|f(x)| - 1)²``.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        auxiliaries: Sequence[Auxiliary],
+        *,
+        conflicts: bool = False,
+        unit_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.members, self.auxiliaries = tuple(members), tuple(auxiliaries)
+        self.conflicts, self.unit_weight = conflicts, unit_weight
+        self.fronts = nn.ModuleList(member.front.module for member in members)
+        self.heads = nn.ModuleList(
+            nn.Identity() if member.head is None else member.head.module for member in members
+        )
+        for auxiliary in auxiliaries:
+            if auxiliary.frozen:
+                auxiliary.head.module.requires_grad_(False)
+        # A frozen head's statistics are the first network's; the new features are normalised by
+        # their own batch, as everywhere in training, and the stored ones stay what they are.
+        self.shared = nn.ModuleList(
+            with_batch_statistics(a.head.module) if a.frozen else a.head.module for a in auxiliaries
+        )
+        self._codes = [
+            [common_codes(member.task.classes, a.classes) for a in auxiliaries]
+            for member in members
+        ]
+
+    def losses(
+        self, place: int, inputs: Tensor, targets: Tensor | None, taught: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Each loss of a batch ``[n, ...]`` of one member, weighted, by name.
+
+        ``taught [n]`` marks the examples that may teach common classes; all may unless said.
+        """
+        member, front = self.members[place], self.fronts[place]
+        found: dict[str, Tensor] = {}
+        if targets is not None:
+            features = front(inputs)
+            if member.head is not None:
+                found["own"] = F.cross_entropy(self.heads[place](features), targets)
+            if self.unit_weight:
+                found["unit"] = self.unit_weight * _off_unit_length(features)
+        for number, auxiliary in enumerate(self.auxiliaries):
+            shared = self.shared[number]
+            if auxiliary.pretext is None:
+                if targets is None:
+                    continue
+                codes = self._codes[place][number].to(targets.device)[targets]
+                if taught is not None:
+                    codes = codes.masked_fill(~taught, OTHER)
+                loss = common_class_loss(shared(features), codes)
+            else:
+                views, answers = auxiliary.pretext.views(inputs)
+                # Rotated images are no part of the task: its stored statistics leave them out.
+                with statistics_kept(front):
+                    loss = auxiliary.pretext.loss(shared(front(views)), answers)
+            found[auxiliary.name] = auxiliary.weight * loss
+        return found
+
+    def step(self, turn: tuple[int, tuple[Tensor, Tensor]]) -> Tensor:
+        """What the loop descends: the sum of the losses of one batch of one member."""
+        place, (inputs, targets) = turn
+        member = self.members[place]
+        device = member.front.device
+        targets = targets.to(device)
+        taught = targets[:, 1].bool() if targets.ndim == 2 else None
+        labels = targets[:, 0] if targets.ndim == 2 else targets
+        found = self.losses(place, inputs.to(device), None if member.unlabelled else labels, taught)
+        if self.conflicts and len(found) > 1:
+            return self._without_conflicts(list(found.values()))
+        total: Tensor = torch.stack(list(found.values())).sum()
+        return total
+
+    def _without_conflicts(self, losses: list[Tensor]) -> Tensor:
+        """The sum of the losses, with a gradient from which what is opposed was projected."""
+        weights = [p for p in self.parameters() if p.requires_grad]
+        gradients = [
+            torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+            for loss in losses
+        ]
+        # Weights of networks whose turn it is not must stay without a gradient: one of zeros
+        # would let momentum and weight decay move them.
+        used = [any(g is not None for g in each) for each in zip(*gradients, strict=True)]
+        wanted = zip(weights, project_conflicts(gradients), used, strict=True)
+        # A linear function of the weights has the wanted gradient; its value is taken back.
+        line = torch.stack([(w * g).sum() for w, g, touched in wanted if touched]).sum()
+        return torch.stack(losses).sum().detach() + line - line.detach()
+
+    def train_on(
+        self,
+        options: Options,
+        *,
+        seed: int,
+        augment: Augment | None = None,
+        identity: dict[str, Any],
+        label: str,
+    ) -> tuple[dict[str, float], ...]:
+        """Run the loop; one row of measures an epoch."""
+        sources = [
+            _batches(
+                self._marked(place),
+                augment,
+                options.batch_size,
+                derived_seed(seed, "member", place),
+            )
+            for place in range(len(self.members))
+        ]
+        rows = run_loop(
+            self,
+            Alternating(sources),
+            self.step,
+            options,
+            validate=self.validation(seed),
+            seed=seed,
+            identity=identity,
+            label=label,
+        )
+        self.zero_grad(set_to_none=True)
+        self.eval()
+        return rows
+
+    def _marked(self, place: int) -> Member:
+        """The member; where only some examples teach common classes, with a mark at each target."""
+        member = self.members[place]
+        limits = [
+            (a.limit, codes)
+            for a, codes in zip(self.auxiliaries, self._codes[place], strict=True)
+            if a.limit is not None
+        ]
+        if not limits or member.unlabelled:
+            return member
+        (limit, codes), task = limits[0], member.task
+        rows = task.indices("train")
+        found = codes[task.targets.index_select(0, rows)]
+        marks = torch.zeros(len(task.targets), dtype=torch.int64)
+        known = sorted(set(found.tolist()) - {OTHER})
+        for code in known:
+            marks[rows[found == code][: limit // len(known)]] = 1
+        targets = torch.stack([task.targets, marks], 1)
+        return replace(member, task=task.derived(task.name, targets=targets))
+
+    def validation(self, seed: int) -> Callable[[], dict[str, float]] | None:
+        """Own accuracies and what the auxiliaries solve, on the members' validation splits."""
+        checks = [
+            check for place in range(len(self.members)) for check in self._checks(place, seed)
+        ]
+        if not checks:
+            return None
+
+        def validate() -> dict[str, float]:
+            row: dict[str, float] = {}
+            for check in checks:
+                row |= check()
+            losses = [value for name, value in row.items() if name.endswith(f" {WATCHED}")]
+            return {WATCHED: sum(losses) / len(losses), **row}
+
+        return validate
+
+    def _checks(self, place: int, seed: int) -> Iterator[Callable[[], dict[str, float]]]:
+        member = self.members[place]
+        rows = member.task.indices("validation")
+        if len(rows) == 0:
+            return
+        if member.head is not None:
+            whole = _chained(member, member.head.module)
+            own = validation(whole, member.task, F.cross_entropy)
+            assert own is not None  # there is a validation split
+            yield lambda: {f"{member.name} {name}": value for name, value in own().items()}
+        # A fixed random order: data may lie class by class, and a frozen head uses the batch.
+        rows = torch.cat(random_batches(rows, seed))[:_CHECKED]
+        for number, auxiliary in enumerate(self.auxiliaries):
+            whole, name = _chained(member, self.shared[number]), f"{member.name} {auxiliary.name}"
+            if auxiliary.pretext is not None:
+                if len(rows) > 1:
+                    few = member.task.inputs.index_select(0, rows)
+                    yield _pretext_check(whole, name, auxiliary.pretext, few, seed)
+            elif not member.unlabelled:
+                codes = self._codes[place][number][member.task.targets.index_select(0, rows)]
+                common = codes != OTHER
+                if common.sum() > 1:
+                    few = member.task.inputs.index_select(0, rows[common])
+                    yield _class_check(whole, name, few, codes[common])
+
+
+def _batches(
+    member: Member, augment: Augment | None, batch_size: int, seed: int
+) -> Batches | Prepared:
+    contract, task = member.front.contract, member.task
+    if not member.unlabelled:
+        return labelled_batches(contract, task, augment, batch_size, seed)
+    inputs = task.inputs.index_select(0, task.indices("train"))
+    nothing = torch.zeros(len(inputs), dtype=torch.int64)
+    raw = Batches(inputs, nothing, batch_size, seed=seed, augment=augment)
+    return Prepared(raw, lambda images: prepare(images, contract))
+
+
+def _pretext_check(
+    whole: Part, name: str, pretext: Pretext, images: Tensor, seed: int
+) -> Callable[[], dict[str, float]]:
+    def check() -> dict[str, float]:
+        draw, loss, solved = generator(seed, "validation views"), 0.0, 0.0
+        with evaluating(whole.module):
+            # All views of an image are in one batch, as in training, for those that use the batch.
+            for some in images.tensor_split(math.ceil(len(images) / _BATCH)):
+                views, answers = pretext.views(prepare(some, whole.contract), draw)
+                outputs = whole(views.to(whole.device)).cpu()
+                share = len(some) / len(images)
+                loss += share * float(pretext.loss(outputs, answers))
+                solved += share * pretext.solved(outputs, answers)
+        return {f"{name} {WATCHED}": loss, f"{name} validation accuracy": solved}
+
+    return check
+
+
+def _class_check(
+    whole: Part, name: str, images: Tensor, codes: Tensor
+) -> Callable[[], dict[str, float]]:
+    def check() -> dict[str, float]:
+        size = math.ceil(len(images) / math.ceil(len(images) / _BATCH))  # none is left to itself
+        outputs = outputs_of(whole, images, batch_size=size)
+        return {
+            f"{name} {WATCHED}": float(F.cross_entropy(outputs, codes)),
+            f"{name} validation accuracy": float((outputs.argmax(1) == codes).float().mean()),
+        }
+
+    return check
+
+
+def _chained(member: Member, head: nn.Module) -> Part:
+    """Front and head as one, to be run and no more."""
+    return Part(nn.Sequential(member.front.module, head), member.front.contract)
+
+
+def _off_unit_length(features: Tensor) -> Tensor:
+    lengths: Tensor = features.flatten(1).norm(dim=1)
+    return (lengths - 1).square().mean()
+
+
+@contextmanager
+def statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Batch norms normalise by the batch, as in training, but do not remember it.
+
+    >>> norm = nn.BatchNorm1d(1)
+    >>> with statistics_kept(norm):
+    ...     _ = norm(torch.tensor([[10.0], [12.0]]))
+    >>> norm.running_mean, norm.num_batches_tracked
+    (tensor([0.]), tensor(0))
+    """
+    norms = [
+        child
+        for child in module.modules()
+        if isinstance(child, nn.modules.batchnorm._BatchNorm)
+        and child.training
+        and child.track_running_stats
+    ]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

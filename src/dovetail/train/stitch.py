@@ -1,0 +1,277 @@
+r"""A stitch by gradient descent: the map between a frozen front and a frozen head.
+
+With the front :math:`f` of one network and the head :math:`h` of another, both as they are,
+
+.. math::
+    \min_{W, b} \sum_i \ell\bigl(h(f(x_i) W + b),\, y_i\bigr)
+
+over the training split, :math:`f(x) W + b` taken position by position.  Where least squares
+(:func:`dovetail.closed_form.stitch`) asks the map to look like the features that the head knows,
+this asks only that the head be right.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Literal, Unpack, get_args
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.core.device import choose_device
+from dovetail.core.errors import ContractError, SettingsError, TaskError
+from dovetail.core.seeds import generator, seeded
+from dovetail.parts.joining import join
+from dovetail.parts.norms import uses_batch_statistics, with_batch_statistics
+from dovetail.parts.origin import Origin
+from dovetail.parts.part import Part, as_part
+from dovetail.parts.recipe import Adapter, rebuild
+from dovetail.parts.stitching import Seam, seam, stitch_part
+from dovetail.running.forward import outputs_of
+from dovetail.running.preprocess import prepare, refuse_other_inputs
+from dovetail.tasks.batches import Batches
+from dovetail.tasks.task import Split, Task
+from dovetail.train.fit import Fit, Training
+from dovetail.train.loop import run_loop
+from dovetail.train.options import LoopOptions, Options
+from dovetail.train.supervision import LOSSES, Prepared, validation
+from dovetail.train.supply import Supply
+
+__all__ = ["HeadNorms", "stitch"]
+
+HeadNorms = Literal["batch", "stored"]
+"""What a head's batch norms use: the batch's own statistics, or the head's."""
+
+
+def stitch(
+    front: Part | nn.Module,
+    head: Part | nn.Module,
+    task: Task,
+    *,
+    start: Part | None = None,
+    norms: HeadNorms = "batch",
+    seed: int = 0,
+    **options: Unpack[LoopOptions],
+) -> Fit:
+    """Train the linear map from what ``front`` gives to what ``head`` takes; both stay frozen.
+
+    Args:
+        front: Runs with the statistics it has; no bit of it changes.
+        head: No bit of it changes either.  Its classes include the task's, matched by name; others
+            that it knows are left out of the loss.
+        task: Of kind classes, multilabel or regression.
+        start: A stitch to begin with, such as the one of least squares.  Without it: the identity
+            where the channels are as many (the join by force), random weights elsewhere.
+        norms: What the head's batch norms use: the statistics of each ``"batch"``, or those
+            ``"stored"`` in it.  The joined network keeps to it.
+        seed: Order of batches, and random weights.
+        options: See :class:`Options`.
+
+    Returns:
+        ``fit.parts``, the stitch alone; ``fit.part``, the front, the stitch and the head as one;
+        and the record.
+
+    >>> from dovetail.parts.cutting import cut
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.train.end_to_end import end_to_end
+    >>> digits = load_task("digits")
+    >>> nets = [end_to_end(build("mlp", hidden=(32,), seed=s), digits, epochs=3) for s in (0, 1)]
+    >>> (front, _), (_, head) = (cut(net.part, at="hidden1") for net in nets)
+    >>> fit = stitch(front, head, digits, epochs=3)
+    >>> fit.record.final["validation accuracy"] > 0.8
+    True
+    """
+    front, head, chosen = as_part(front), as_part(head), Options(**options)
+    if norms not in get_args(HeadNorms):
+        raise SettingsError(f"norms must be 'batch' or 'stored', got {norms!r}")
+    columns = _columns(head, task)
+    refuse_other_inputs(task, front.contract)
+    between = seam(front.contract.gives, head.contract.takes)
+    begun = _beginning(between, seed) if start is None else start
+    if start is not None:
+        _refuse_other(start, between)
+
+    device = choose_device(chosen.device)
+    before = front.changed(module=_frozen(front.module, device))
+    module = copy.deepcopy(begun.module).requires_grad_().to(device)
+    after = _frozen(head.module, device)
+    after = with_batch_statistics(after) if norms == "batch" else after
+    loss, place = LOSSES[task.kind], None if columns is None else columns.to(device)
+    tail = nn.Sequential(module, after, _Picked(place))
+    _try_once(before, tail, task)
+
+    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+        features, targets = batch
+        return loss(tail(features.to(device)), targets.to(device))
+
+    settings = {
+        "how": "stitch",
+        "by": "trained",
+        "norms": norms,
+        "seed": seed,
+        "task_fingerprint": task.fingerprint,
+        "front_digest": front.digest,
+        "head_digest": head.digest,
+        "start_digest": begun.digest,
+        "start_by": begun.origin.settings.get("by", begun.origin.how),
+        "device": str(device),
+        **chosen.described(),
+    }
+    rows = run_loop(
+        module,
+        _batches(before, task, chosen.batch_size, seed),
+        step,
+        chosen,
+        validate=_validation(before, tail, _shuffled(task, seed)),
+        seed=seed,
+        identity={"preprocess": front.contract.preprocess, **settings},
+        label=task.name,
+    )
+    record = Training(part=begun.described, task=task.name, rows=rows, settings=settings)
+    origin = Origin(
+        how="stitch",
+        parents=(front.digest, head.digest, *(() if start is None else (start.digest,))),
+        task=task.name,
+        task_fingerprint=task.fingerprint,
+        settings=settings,
+        measured={k: v for k, v in record.final.items() if k.startswith("validation ")},
+    )
+    state = module.cpu().state_dict()
+    made = stitch_part(between, state["weight"], state["bias"], origin)
+    made.module.to(front.device)
+    return Fit((made,), record, _whole(front, made, head, norms))
+
+
+def _whole(front: Part, made: Part, head: Part, norms: HeadNorms) -> Part:
+    """All three as one; the batch's statistics are for the head alone."""
+    whole = join(front, join(made, head, norms=norms))
+    origin = Origin(
+        how="join",
+        parents=(front.digest, made.digest, head.digest),
+        task=made.origin.task,
+        task_fingerprint=made.origin.task_fingerprint,
+        settings={"norms": norms, "force": False},
+        measured=made.origin.measured,
+    )
+    return whole.changed(origin=origin)
+
+
+def _frozen(module: nn.Module, device: torch.device) -> nn.Module:
+    """A copy in evaluation mode that no gradient reaches: not even its ``grad`` is written to."""
+    return copy.deepcopy(module).requires_grad_(False).eval().to(device)
+
+
+class _Picked(nn.Module):
+    """The columns of a head's outputs that a task asks for, in the task's order; or all."""
+
+    def __init__(self, columns: Tensor | None) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs if self.columns is None else outputs.index_select(1, self.columns)
+
+
+def _columns(head: Part, task: Task) -> Tensor | None:
+    """For each class of the task the head's output of that name; nothing where none is named."""
+    if not isinstance(task, Task):
+        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
+    if task.kind == "pairs":
+        raise TaskError(f"{task.name!r} has pair labels only; to train a stitch takes targets")
+    known = head.contract.classes
+    if known is not None and head.contract.kind != task.kind:
+        raise TaskError(
+            f"{head.described!r} is a head for {head.contract.kind}, {task.name!r} is a task of "
+            f"kind {task.kind}; take a head that was trained on such a task"
+        )
+    if known is None or not task.classes:
+        return None
+    missing = [name for name in task.classes if name not in known]
+    if missing:
+        raise TaskError(
+            f"{head.described!r} does not know the class {missing[0]!r} of {task.name!r}; it knows "
+            f"{', '.join(known[:10])}. Restrict the task to the classes that it knows."
+        )
+    return torch.tensor([known.index(name) for name in task.classes])
+
+
+def _beginning(between: Seam, seed: int) -> Part:
+    """The identity where the channels are as many, else a layer's usual random weights."""
+    recipe = between.recipe
+    if recipe.takes == recipe.gives:
+        weight, bias = torch.eye(recipe.takes), torch.zeros(recipe.takes)
+        return stitch_part(between, weight, bias, Origin("identity"))
+    with seeded(seed, "stitch"):
+        state = rebuild(recipe).state_dict()
+    return stitch_part(between, state["weight"], state["bias"], Origin("drawn"))
+
+
+def _refuse_other(start: Part, between: Seam) -> None:
+    """A start must be a stitch of this very seam's channels; what it means may still differ."""
+    if not isinstance(start, Part) or not isinstance(start.recipe, Adapter):
+        raise ContractError("start must be a stitch, from dt.closed_form.stitch or dt.train.stitch")
+    if start.recipe != between.recipe:
+        raise ContractError(
+            f"start is an {start.described}, but the front gives {between.recipe.takes} channels "
+            f"and the head takes {between.recipe.gives}"
+            + ("" if start.recipe.maps == between.recipe.maps else ", and only one is for maps")
+        )
+
+
+def _try_once(before: Part, tail: nn.Module, task: Task) -> None:
+    """Fail before the first epoch when front, head and task do not fit."""
+    whole = before.changed(module=nn.Sequential(before.module, tail))
+    outputs = outputs_of(whole, task.inputs[task.indices("train")[:2]])
+    if outputs.ndim != 2 or outputs.shape[1] != task.outputs:
+        raise TaskError(
+            f"the head gives {tuple(outputs.shape[1:])} numbers an example, {task.name!r} needs "
+            f"{task.outputs}; take a head for this task"
+        )
+
+
+def _batches(before: Part, task: Task, batch_size: int, seed: int) -> Batches | Prepared:
+    """Batches of what the front gives: computed once where it fits, since the front is frozen."""
+    rows = task.indices("train")
+    kept = _kept(before, task, rows)
+    if kept is not None:
+        return Batches(kept, task.targets.index_select(0, rows), batch_size, seed=seed)
+
+    def ready(raw: Tensor) -> Tensor:
+        with torch.no_grad():
+            made: Tensor = before.module(prepare(raw, before.contract).to(before.device))
+        return made
+
+    return Prepared(Batches(task.inputs, task.targets, batch_size, seed=seed, rows=rows), ready)
+
+
+def _validation(before: Part, tail: nn.Module, task: Task) -> Callable[[], dict[str, float]] | None:
+    """Measures of the joined network; what the front gives is computed once where it fits."""
+    rows = task.indices("validation")
+    kept = _kept(before, task, rows) if len(rows) else None
+    whole = before.changed(module=nn.Sequential(before.module, tail))
+    return validation(whole if kept is None else Part(tail), task, LOSSES[task.kind], inputs=kept)
+
+
+def _kept(before: Part, task: Task, rows: Tensor) -> Tensor | None:
+    """What the front gives for these rows, unless that is too much, or differs by the batch."""
+    if uses_batch_statistics(before.module):
+        return None
+    return Supply(before, task.inputs, rows).kept
+
+
+def _shuffled(task: Task, seed: int) -> Task:
+    """The task with its validation rows in random order.
+
+    Sorted by class, as folders of images are, whole batches would be of one class, and a head that
+    normalises by the batch would be judged on statistics that it never meets.
+    """
+    rows = task.indices("validation")
+    drawn = torch.randperm(len(rows), generator=generator(seed, "validation"))
+    indices: dict[Split, Tensor] = {
+        "train": task.indices("train"),
+        "validation": rows[drawn],
+        "test": task.indices("test"),
+    }
+    return task.derived(task.name, indices=indices)
