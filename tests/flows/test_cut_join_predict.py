@@ -5,16 +5,14 @@ import torch
 from dovetail.core.errors import ContractError, SettingsError
 from dovetail.flows.cut import cut, list_points
 from dovetail.flows.join import join
-from dovetail.flows.joins import DepthOfJoin, Joins, every_join, joins_by_depth
+from dovetail.flows.joins import joins_by_depth
 from dovetail.flows.predict import predict
 from dovetail.flows.report import report
-from dovetail.parts.cutting import cut as cut_part
 from dovetail.parts.part import build
 from dovetail.running.evaluate import evaluate
 from dovetail.running.predict import predict as predict_inputs
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
-from dovetail.tasks.derive import only_classes
 from dovetail.train import end_to_end
 
 
@@ -103,35 +101,17 @@ def test_predictions_for_a_task_come_with_the_truth(shelf, trained, digits):
     assert right == pytest.approx(evaluate(trained, digits).accuracy)
 
 
-def test_every_front_meets_every_head(digits, trained, tmp_path):
-    low = only_classes(digits, [str(i) for i in range(6)])
-    high = only_classes(digits, [str(i) for i in range(3, 10)])
-    nets = {
-        name: end_to_end(
-            build("lenet5", size=8, classes=len(task.classes), norm="batch", seed=i),
-            task,
-            epochs=1,
-            batch_size=128,
-        ).part
-        for i, (name, task) in enumerate({"low": low, "high": high}.items())
-    }
-    tasks = {"low": low, "high": high}
-    joins = every_join({k: cut_part(v, at="conv2") for k, v in nets.items()}, tasks)
-    found = {(p.front, p.head): p for p in joins.pairs}
-    assert {key for key, pair in found.items() if pair.fits} == {("low", "low"), ("high", "high")}
-    assert found["low", "high"].common == 3
-    for name, net in nets.items():
-        assert found[name, name].stored == pytest.approx(evaluate(net, tasks[name]).accuracy)
-    assert Joins(**vars(joins)) == joins
-    assert joins.view()[0].values[0][0] == found["low", "low"].stored
-    assert "The 2 pairs whose contract allows" in joins.summary
-
-    depth = joins_by_depth(nets["low"], nets["low"], low)
-    assert isinstance(depth, DepthOfJoin)
+def test_heads_are_exchanged_at_every_depth(trained, digits):
+    twin = build("lenet5", size=8, norm="batch", seed=1)
+    depth = joins_by_depth(trained, twin, digits)
     assert depth.at[:2] == ("conv1", "conv2")
-    whole = evaluate(nets["low"], low).accuracy
+    whole = evaluate(trained, digits).accuracy
     assert depth.own == pytest.approx([whole] * len(depth.at))
-    assert depth.other == depth.own  # its twin is itself
+    assert max(depth.other) < 0.3 < whole
+    assert joins_by_depth(trained, trained, digits).other == depth.own
+    figure, words = depth.view()
+    assert [series.y for series in figure.series[:2]] == [depth.own, depth.other]
+    assert f"{max(depth.other):.1%}" in words.text
 
 
 def test_a_report_of_records_and_a_shelf(shelf, trained, digits, tmp_path):

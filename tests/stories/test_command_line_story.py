@@ -103,7 +103,10 @@ def test_the_demo(toured):
         (name, name) for name in ("low", "low-twin", "high", "inverted")
     }
     for pair in fits:
-        assert pair["stored"] == data["accuracy"][pair["front"]]
+        assert pair["accuracy"]["stored"] == data["accuracy"][pair["front"]]
+    assert data["fitted"]["networks"] == ["low", "inverted"]
+    known = {(pair["front"], pair["head"]): pair for pair in data["joined"]["pairs"]}
+    assert data["fitted"]["apart"][0][1] == known["low", "inverted"]["accuracy"]["batch"]
 
 
 def test_the_demo_a_second_time(toured, capsys, monkeypatch):

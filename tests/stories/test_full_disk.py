@@ -16,7 +16,8 @@ import pytest
 from dovetail.cli.main import main
 from dovetail.core.errors import DovetailError, ShelfError
 from dovetail.flows.report import report
-from dovetail.flows.train import RUNS, train
+from dovetail.flows.runs import RUNS
+from dovetail.flows.train import train
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
 

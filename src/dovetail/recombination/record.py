@@ -1,0 +1,276 @@
+"""What recombining found: accuracies of every front with every head, and what to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TypeVar
+
+from dovetail.core.records import Record
+from dovetail.core.views import Block, Cell, Heatmap, Table, Text, View
+
+__all__ = ["Alike", "Pair", "Recombination"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One front with one head, on the front's images of the classes that both know.
+
+    ``accuracy`` (choosing among the common classes), ``unmasked`` (among all of the head's) and
+    ``own`` (the front's own head on the same images, among the common classes) each hold a number
+    for every policy of norms.  ``why_not`` is what the contract has against the join; ``obstacle``
+    says why there is nothing to measure, where that is so.
+    """
+
+    front: str
+    head: str
+    why_not: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    head_classes: int = 0
+    n: int = 0
+    accuracy: dict[str, float] = field(default_factory=dict)
+    unmasked: dict[str, float] = field(default_factory=dict)
+    own: dict[str, float] = field(default_factory=dict)
+    obstacle: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """What the contract says."""
+        return not self.why_not
+
+    @property
+    def chance(self) -> float | None:
+        """The accuracy of a blind choice among the common classes."""
+        return 1 / len(self.classes) if self.classes else None
+
+    @property
+    def unmasked_chance(self) -> float | None:
+        """The accuracy of a blind choice among all classes of the head."""
+        return 1 / self.head_classes if self.head_classes else None
+
+
+@dataclass(frozen=True)
+class Alike:
+    """How strongly the channels of two fronts correlate on the same images, in the mean.
+
+    ``plain`` pairs channel i with channel i; ``permuted`` pairs channels so that the sum of their
+    correlations is largest.
+    """
+
+    one: str
+    other: str
+    plain: float
+    permuted: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recombination(Record, kind="recombination"):
+    """Every front with every head.
+
+    The tables ``accuracy``, ``unmasked``, ``own``, ``chance``, ``common`` and ``fits`` are read as
+    ``accuracy[front][head]``; a pair that could not be measured has ``None``.  ``own_heads`` names
+    each front's own head.
+
+    >>> ab = Pair("a", "b", (), ("cat", "dog"), 3, 40, {"batch": 0.75}, {"batch": 0.5})
+    >>> ba = Pair("b", "a", (), ("cat", "dog"), 2, 40, {"batch": 0.65}, {"batch": 0.65})
+    >>> found = Recombination(norms=("batch",), pairs=(ab, ba), own_heads={"a": "a", "b": "b"})
+    >>> found.accuracy["a"]["b"], found.chance["a"]["b"], found.mean_off_diagonal
+    (0.75, 0.5, 0.7)
+    """
+
+    norms: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    own_heads: dict[str, str]
+    alike: tuple[Alike, ...] = ()
+
+    @property
+    def accuracy(self) -> dict[str, dict[str, float | None]]:
+        """Choosing among the common classes, with the first policy of norms."""
+        return self.accuracy_with(self.norms[0])
+
+    def accuracy_with(self, norms: str) -> dict[str, dict[str, float | None]]:
+        """Choosing among the common classes, with one policy of norms."""
+        return self._table(lambda pair: pair.accuracy.get(norms))
+
+    @property
+    def unmasked(self) -> dict[str, dict[str, float | None]]:
+        """Choosing among all classes of the head, with the first policy of norms."""
+        return self._table(lambda pair: pair.unmasked.get(self.norms[0]))
+
+    @property
+    def own(self) -> dict[str, dict[str, float | None]]:
+        """The front's own head on the same images and classes: what the pair is up against."""
+        return self._table(lambda pair: pair.own.get(self.norms[0]))
+
+    @property
+    def chance(self) -> dict[str, dict[str, float | None]]:
+        """A blind choice among the common classes."""
+        return self._table(lambda pair: pair.chance)
+
+    @property
+    def common(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """The classes that the front's task and the head both know."""
+        return self._table(lambda pair: pair.classes)
+
+    @property
+    def fits(self) -> dict[str, dict[str, bool]]:
+        """Whether the contract allows the join."""
+        return self._table(lambda pair: pair.fits)
+
+    @property
+    def recombined(self) -> tuple[Pair, ...]:
+        """The pairs of a front and a head that is not its own."""
+        return tuple(p for p in self.pairs if self.own_heads.get(p.front) != p.head)
+
+    @property
+    def mean_off_diagonal(self) -> float | None:
+        """The recombination accuracy: the mean over the :attr:`recombined` pairs, all directions.
+
+        Pairs that could not be measured do not count.
+        """
+        return _mean(pair.accuracy.get(self.norms[0]) for pair in self.recombined)
+
+    @property
+    def upper_bound(self) -> float | None:
+        """The mean accuracy of the fronts' own heads on the same images, if each has one."""
+        own = [pair.own.get(self.norms[0]) for pair in self.recombined if pair.accuracy]
+        return None if None in own else _mean(own)
+
+    def _table(self, value: Callable[[Pair], T]) -> dict[str, dict[str, T]]:
+        found: dict[str, dict[str, T]] = {}
+        for pair in self.pairs:
+            found.setdefault(pair.front, {})[pair.head] = value(pair)
+        return found
+
+    @property
+    def title(self) -> str:
+        """What was measured."""
+        return "Every front with every head"
+
+    @property
+    def summary(self) -> str:
+        """The finding in a few sentences, from the numbers."""
+        return " ".join(sentence for sentence in (self._recombined(), self._contract()) if sentence)
+
+    def view(self) -> View:
+        """Heat map, table of reasons, correlations, finding."""
+        blocks: list[Block] = [self._heatmap(), self._pairs()]
+        if self.alike:
+            rows = tuple((each.one, each.other, each.plain, each.permuted) for each in self.alike)
+            blocks.append(
+                Table(
+                    ("front", "front", "channel by channel", "best permutation"),
+                    rows,
+                    ("", "", ".2f", ".2f"),
+                    "Mean correlation of the fronts' channels on the same images",
+                )
+            )
+        return (*blocks, Text(self.summary))
+
+    def __repr__(self) -> str:
+        fronts = _counted(len({pair.front for pair in self.pairs}), "front")
+        heads = _counted(len({pair.head for pair in self.pairs}), "head")
+        mean = self.mean_off_diagonal
+        said = "" if mean is None else f": {mean:.1%} off the diagonal"
+        return f"Recombination({fronts} × {heads}{said})"
+
+    def _heatmap(self) -> Heatmap:
+        table = self.accuracy
+        heads = tuple(dict.fromkeys(pair.head for pair in self.pairs))
+        return Heatmap(
+            "Accuracy after joining",
+            tuple(table),
+            heads,
+            tuple(tuple(row.get(head) for head in heads) for row in table.values()),
+            "front",
+            "head",
+            ".0%",
+            0.0,
+            1.0,
+        )
+
+    def _pairs(self) -> Table:
+        first, *rest = self.norms
+        columns: dict[str, Callable[[Pair], Cell]] = {
+            "join": lambda pair: f"{pair.front} + {pair.head}",
+            "accuracy": _accuracy_with(first),
+        }
+        columns |= {f"{norms} norms": _accuracy_with(norms) for norms in rest}
+        columns |= {
+            "chance": lambda pair: pair.chance,
+            "own head": lambda pair: pair.own.get(first),
+            "among all classes": lambda pair: pair.unmasked.get(first),
+            "images": lambda pair: pair.n,
+            "what the contract says": _said,
+        }
+        rows = tuple(tuple(show(pair) for show in columns.values()) for pair in self.pairs)
+        formats = ("", *(".1%",) * (len(columns) - 3), "", "")
+        return Table(
+            tuple(columns),
+            rows,
+            formats,
+            "Measured by force on the front's images of the classes both know, choosing among "
+            f"those; norms: {first}",
+        )
+
+    def _recombined(self) -> str:
+        mean, own = self.mean_off_diagonal, self.upper_bound
+        if mean is None:
+            return ""
+        measured = [pair for pair in self.recombined if self.norms[0] in pair.accuracy]
+        beside = "" if own is None else f", {own:.1%} with the fronts' own heads"
+        return (
+            f"Recombination accuracy with {self.norms[0]} norms: {mean:.1%} "
+            f"({_counted(len(measured), 'pair')}; chance {_chance(measured):.1%}{beside})."
+        )
+
+    def _contract(self) -> str:
+        measured = [pair for pair in self.pairs if self.norms[0] in pair.accuracy]
+        fit = [pair for pair in measured if pair.fits]
+        misfit = [pair for pair in measured if not pair.fits]
+        words = []
+        if fit:
+            least = min(pair.accuracy[self.norms[0]] for pair in fit)
+            score = "scores" if len(fit) == 1 else "score"
+            words.append(
+                f"The {_counted(len(fit), 'pair')} whose contract allows the join {score} "
+                f"{least:.1%} or more."
+            )
+        if misfit and misfit == [pair for pair in self.recombined if pair in measured]:
+            words.append(f"The {_counted(len(misfit), 'other')} the contract refused beforehand.")
+        elif misfit:
+            mean = fmean(pair.accuracy[self.norms[0]] for pair in misfit)
+            average = "averages" if len(misfit) == 1 else "average"
+            words.append(
+                f"The {_counted(len(misfit), 'pair')} it refused beforehand {average} {mean:.1%} "
+                f"(chance {_chance(misfit):.1%})."
+            )
+        if unmeasured := len(self.pairs) - len(measured):
+            words.append(f"{_counted(unmeasured, 'pair')} could not be measured.")
+        return " ".join(words)
+
+
+def _said(pair: Pair) -> str:
+    if pair.obstacle is not None:
+        return pair.obstacle
+    return "fits" if pair.fits else "; ".join(pair.why_not)
+
+
+def _accuracy_with(norms: str) -> Callable[[Pair], Cell]:
+    return lambda pair: pair.accuracy.get(norms)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _chance(pairs: Iterable[Pair]) -> float:
+    return fmean(1 / len(pair.classes) for pair in pairs)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
