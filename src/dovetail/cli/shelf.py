@@ -1,4 +1,4 @@
-"""Look after a shelf: list, show, add, remove, verify and share parts."""
+"""Look after a shelf: list, find, show, add, remove, verify and share parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = "dovetail shelf ls 'lenet-*'"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The seven sub-commands."""
+    """The sub-commands."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
 
     def action(name: str, words: str, example: str) -> argparse.ArgumentParser:
@@ -34,6 +34,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     ls = action("ls", "list the parts", "ls 'lenet-*'")
     ls.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
     _add_filters(ls)
+    find = action("find", "find parts by what they are, the best fit first", "find --fits lenet@2")
+    find.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
+    _add_filters(find)
+    path = action("path", "the best chain of parts from a front to a head", "path net.front a.back")
+    path.add_argument("front", metavar="FRONT", help="name, or name@version")
+    path.add_argument("head", metavar="HEAD", help="name, or name@version")
     show = action("show", "show one part: contract, recipe, origin, lineage", "show lenet@2")
     show.add_argument("part", help="name, or name@version")
     put = action("add", "check a part and put it on the shelf", "add ./lenet --tag mine")
@@ -98,10 +104,12 @@ def _outcome(args: argparse.Namespace) -> Outcome:
     from dovetail.flows import shelf
 
     match args.action:
-        case "ls":
+        case "ls" | "find":
             asked = ("fits", "space", "classes", "task", "tag", "takes", "gives")
             wanted = {name: getattr(args, name) for name in asked}
             return shelf.ls(args.pattern, shelf=args.shelf, **wanted)
+        case "path":
+            return shelf.path(args.front, args.head, shelf=args.shelf)
         case "show":
             return shelf.show(args.part, shelf=args.shelf)
         case "add":

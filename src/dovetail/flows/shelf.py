@@ -15,7 +15,7 @@ from dovetail.shelf import hub
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 
-__all__ = ["add", "ls", "pull", "push", "rm", "show", "verify"]
+__all__ = ["add", "ls", "path", "pull", "push", "rm", "show", "verify"]
 
 
 def ls(pattern: str | None = None, *, shelf: str | Path = "shelf", **wanted: Any) -> Outcome:
@@ -28,6 +28,13 @@ def show(ref: str, *, shelf: str | Path = "shelf") -> Outcome:
     """Everything the shelf knows of one part."""
     record = Shelf(shelf, create=False).show(ref)
     return Outcome(record.view(), record.to_plain()["data"], (record,))
+
+
+def path(front: str, head: str, *, shelf: str | Path = "shelf") -> Outcome:
+    """The best chain of parts from what one part gives to what another takes."""
+    record = Shelf(shelf, create=False).path(front, head)
+    data = {**record.to_plain()["data"], "between": list(record.between)}
+    return Outcome(record.view(), data, (record,))
 
 
 def add(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.core.plain import dumps, to_plain
@@ -19,7 +19,11 @@ __all__ = ["PartCard", "ShelfList", "ShelfRow", "card_of", "list_of", "shown_byt
 
 @dataclass(frozen=True)
 class ShelfRow:
-    """One line of a shelf's list; ``accuracy`` is the most telling one in the part's origin."""
+    """One line of a shelf's list.
+
+    ``accuracy`` is the most telling one in the part's origin, ``joined`` the best one measured
+    together with the part that it was asked to fit.
+    """
 
     ref: str
     what: str
@@ -33,6 +37,7 @@ class ShelfRow:
     added: str | None = None
     tags: tuple[str, ...] = ()
     problem: str | None = None
+    joined: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +57,16 @@ class ShelfList(Record, kind="shelf-list"):
         if not self.rows:
             found = "is empty" if self.complete else "has no such part"
             return (Text(f"The shelf {self.shelf!r} {found}."),)
-        table = Table(
-            (
-                *("part", "what", "takes → gives", "space", "classes", "task"),
-                *("accuracy", "size", "added", "tags"),
-            ),
-            tuple(_cells(row) for row in self.rows),
-            ("", "", "", "", "d", "", ".1%", "", "", ""),
+        columns: tuple[str, ...] = (
+            *("part", "what", "takes → gives", "space", "classes", "task"),
+            *("accuracy", "size", "added", "tags"),
         )
+        formats: tuple[str, ...] = ("", "", "", "", "d", "", ".1%", "", "", "")
+        cells = tuple(_cells(row) for row in self.rows)
+        if any(row.joined is not None for row in self.rows):
+            columns, formats = (*columns, "joined"), (*formats, ".1%")
+            cells = tuple((*c, row.joined) for c, row in zip(cells, self.rows, strict=True))
+        table = Table(columns, cells, formats)
         damaged = [f"{row.ref}: {row.problem}" for row in self.rows if row.problem is not None]
         return (table, *(Text(f"Damaged: {line}.", "warning") for line in damaged))
 
@@ -122,9 +129,19 @@ class PartCard(Record, kind="part-card"):
         return (Table(("measured", "value"), rows, ("", ".4g")),) if rows else ()
 
 
-def list_of(shelf: str, entries: Iterable[Entry], *, complete: bool = True) -> ShelfList:
-    """The list of some entries; ``complete`` when it is all of the shelf."""
-    rows = tuple(_row(entry) for entry in entries)
+def list_of(
+    shelf: str,
+    entries: Iterable[Entry],
+    *,
+    complete: bool = True,
+    joined: Mapping[str, float] | None = None,
+) -> ShelfList:
+    """The list of some entries; ``complete`` when it is all of the shelf.
+
+    ``joined`` are accuracies by digest, measured together with the part that was asked about.
+    """
+    known = joined or {}
+    rows = tuple(replace(_row(entry), joined=known.get(entry.digest)) for entry in entries)
     return ShelfList(shelf=shelf, rows=rows, complete=complete)
 
 

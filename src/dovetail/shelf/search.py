@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from dovetail.parts.contract import Contract, Port
 from dovetail.shelf.entry import Entry
 
-__all__ = ["Query", "has_shape"]
+__all__ = ["Query", "has_shape", "ranked"]
 
 Sizes = int | Sequence[int | None]
 
@@ -67,6 +67,17 @@ def has_shape(port: Port, sizes: Sizes) -> bool:
         and len(port.shape) == len(wanted)
         and all(a is None or b is None or a == b for a, b in zip(port.shape, wanted, strict=True))
     )
+
+
+def ranked(entries: Iterable[Entry], accuracies: Mapping[str, float]) -> list[Entry]:
+    """Entries with the greatest accuracy first; those whose digest has none last, as they were.
+
+    >>> from pathlib import Path
+    >>> three = [Entry(d, 1, Path(d), digest=d) for d in ("a", "b", "c")]
+    >>> [entry.name for entry in ranked(three, {"c": 0.9, "b": 0.8})]
+    ['c', 'b', 'a']
+    """
+    return sorted(entries, key=lambda entry: -accuracies.get(entry.digest, -1.0))
 
 
 def _fit(one: Contract, other: Contract) -> bool:

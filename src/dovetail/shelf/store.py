@@ -1,7 +1,8 @@
 """The shelf: a folder of parts.
 
 ``<shelf>/<name>/<version>/`` is a part's folder as :meth:`Part.save_pretrained` writes it, and
-``<shelf>/<name>/<version>.json`` the shelf's note on it.  Everything appears whole or not at all: a
+``<shelf>/<name>/<version>.json`` the shelf's note on it; ``<shelf>/_fits/`` holds what was measured
+of parts that were joined.  Everything appears whole or not at all: a
 part is written to a hidden folder within the shelf and renamed; removing one renames it first.
 """
 
@@ -14,20 +15,22 @@ from uuid import uuid4
 
 from torch import nn
 
-from dovetail.core.errors import ShelfError, nearest
+from dovetail.core.errors import FormatError, ShelfError, nearest
 from dovetail.core.files import HIDDEN
 from dovetail.core.plain import to_plain
 from dovetail.parts.contract import Contract
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.weights import digest_of
 from dovetail.shelf.entry import Entry
+from dovetail.shelf.fits import MeasuredFit, keep, kept, neighbours
 from dovetail.shelf.homes import Homes
 from dovetail.shelf.index import Index, slots
 from dovetail.shelf.lineage import Lineage, trace
 from dovetail.shelf.listing import PartCard, ShelfList, card_of, list_of
 from dovetail.shelf.names import check_tags, read_reference
 from dovetail.shelf.notes import Note, now
-from dovetail.shelf.search import Query, Sizes
+from dovetail.shelf.paths import End, Route, find_route
+from dovetail.shelf.search import Query, Sizes, ranked
 from dovetail.shelf.verify import ShelfCheck, check_shelf
 from dovetail.shelf.writing import (
     DAY,
@@ -151,7 +154,9 @@ class Shelf:
 
         Args:
             pattern: Of the name, as in ``"lenet-*"``.
-            fits: What can follow this part (or the part of this reference) or precede it.
+            fits: What can follow this part (or the part of this reference) or precede it, without
+                force: first those that were measured together with it, the most accurate first,
+                then the others by name.
             space: A space it takes or gives.
             classes: Names that are all among its classes.
             task: The task it was made on.
@@ -174,7 +179,42 @@ class Shelf:
             classes = tuple(classes)  # asked of every entry, though an iterator ends
         contract = None if fits is None else self._contract(fits)
         query = Query(pattern, contract, space, classes, task, gives, takes, tag)
-        return [entry for entry in self.entries() if query.wants(entry)]
+        found = [entry for entry in self.entries() if query.wants(entry)]
+        return found if fits is None else ranked(found, self._measured_with(fits))
+
+    def keep_fit(self, fit: MeasuredFit) -> Path:
+        """Keep what was measured of parts that were joined; measured again, it is replaced.
+
+        The parts are named by their digests and need not be on this shelf.
+        """
+        try:
+            return keep(self.folder, fit)
+        except FormatError as error:
+            if isinstance(error.__context__, OSError):
+                raise refused("write to", self.folder, error.__context__) from None
+            raise
+
+    def fits(self) -> list[MeasuredFit]:
+        """Every measurement on this shelf, best first; :meth:`verify` tells of damaged ones."""
+        return kept(self.folder)
+
+    def path(self, front: Part | Entry | str, head: Part | Entry | str) -> Route:
+        """The best chain of parts on this shelf from what ``front`` gives to what ``head`` takes.
+
+        Both may be references, entries, or parts that are not on the shelf.  Join what it finds:
+        ``dt.join(front, *map(shelf.get, route.between), head)``.
+
+        Raises:
+            ShelfError: there is no such chain; the message says how to make a stitch.
+
+        >>> import tempfile
+        >>> from dovetail.parts.cutting import cut
+        >>> from dovetail.parts.part import build
+        >>> front, head = cut(build("mlp", shape=(4,), hidden=(8,), classes=3), at="hidden1")
+        >>> Shelf(tempfile.mkdtemp()).path(front, head).between
+        ()
+        """
+        return find_route(self._end(front), self._end(head), self.entries(), self.fits())
 
     def rm(self, ref: str | Entry, *, all_versions: bool = False) -> tuple[str, ...]:
         """Remove one version, or with ``all_versions`` a whole name; returns what was removed.
@@ -205,7 +245,9 @@ class Shelf:
         """
         asked = {name: value for name, value in wanted.items() if value is not None}
         found = self.find(pattern, **asked) if asked else filter(Query(pattern).names, self)
-        return list_of(str(self.folder), found, complete=pattern is None and not asked)
+        joined = self._measured_with(asked["fits"]) if "fits" in asked else {}
+        complete = pattern is None and not asked
+        return list_of(str(self.folder), found, complete=complete, joined=joined)
 
     def show(self, ref: str | Entry) -> PartCard:
         """All the shelf knows of one part: contract, recipe, origin, lineage."""
@@ -268,6 +310,23 @@ class Shelf:
             return thing
         known = self.entry(thing) if isinstance(thing, str) else thing
         return known.contract if isinstance(known, Entry) else as_part(known).contract
+
+    def _measured_with(self, thing: Part | nn.Module | Contract | Entry | str) -> dict[str, float]:
+        """By digest, the best accuracy that was measured of other parts right beside this one."""
+        if isinstance(thing, Contract):
+            return {}
+        known = self.entry(thing) if isinstance(thing, str) else thing
+        digest = known.digest if isinstance(known, Entry) else as_part(known).digest
+        return {other: fit.accuracy for other, fit in neighbours(self.fits(), digest).items()}
+
+    def _end(self, thing: Part | Entry | str) -> End:
+        if isinstance(thing, str | Entry):
+            entry = self.entry(thing)
+            if entry.problem is not None:
+                raise ShelfError(f"{entry.ref!r} is damaged: {entry.problem}")
+            return End(entry.ref, entry.contract, entry.digest)
+        part = as_part(thing)
+        return End(part.described, part.contract, part.digest)
 
 
 def _same_as(part: Part) -> Callable[[Entry], bool]:

@@ -13,6 +13,7 @@ from dovetail.core.records import Record
 from dovetail.core.views import Table, Text, View
 from dovetail.parts import disk
 from dovetail.shelf.entry import Entry
+from dovetail.shelf.fits import FOLDER, check_fit, fit_files
 from dovetail.shelf.index import FILE, Slot, slots
 from dovetail.shelf.names import is_name, version_of
 from dovetail.shelf.notes import SUFFIX, read_note
@@ -78,10 +79,11 @@ def check_shelf(folder: Path, only: Entry | None = None) -> ShelfCheck:
     name = None if only is None else only.name
     chosen = [s for s in slots(folder, name) if only is None or s.version == only.version]
     leftovers, foreign = strangers(folder) if only is None else ([], [])
+    measured = check_fits(folder) if only is None else []
     return ShelfCheck(
         settings={"shelf": str(folder), "ref": None if only is None else only.ref},
         checked=len(chosen),
-        problems=tuple(problem for slot in chosen for problem in check_part(slot)),
+        problems=(*(problem for slot in chosen for problem in check_part(slot)), *measured),
         leftovers=tuple(leftovers),
         foreign=tuple(foreign),
     )
@@ -94,6 +96,15 @@ def check_part(slot: Slot) -> list[Problem]:
         Problem(ref, _said(error, slot.folder))
         for error in (_failure(_reload, slot.folder), _failure(read_note, slot.folder))
         if error is not None
+    ]
+
+
+def check_fits(folder: Path) -> list[Problem]:
+    """Every measurement on the shelf that cannot be read; the parts may be whole."""
+    return [
+        Problem(f"{FOLDER}/{path.name}", _said(error, path.parent))
+        for path in fit_files(folder)
+        if (error := _failure(check_fit, path)) is not None
     ]
 
 
@@ -137,6 +148,10 @@ def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     for top in sorted(folder.iterdir()):
         if top.is_dir() and not top.is_symlink() and top.name == WORK:
             yield from ((path, False) for path in sorted(top.iterdir()))
+            continue
+        if top.is_dir() and not top.is_symlink() and top.name == FOLDER:
+            ours = set(fit_files(folder))
+            yield from ((path, path in ours) for path in sorted(top.iterdir()))
             continue
         if top.is_symlink() or not top.is_dir() or not is_name(top.name):
             yield top, top.name == FILE
