@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dovetail import closed_form as closed_form
     from dovetail import objectives as objectives
     from dovetail import ranking as ranking
     from dovetail import tasks as tasks
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dovetail import train as train
     from dovetail.core.errors import DovetailError as DovetailError
     from dovetail.core.records import load_record as load_record
+    from dovetail.flows.explain import explain_fit as explain_fit
     from dovetail.parts.adopting import adopt as adopt
     from dovetail.parts.builders import builder as builder
     from dovetail.parts.cutting import cut as cut
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from dovetail.parts.part import build as build
     from dovetail.parts.part import from_pretrained as from_pretrained
     from dovetail.ranking.ranker import rank as rank
+    from dovetail.recombination.recombining import recombine as recombine
     from dovetail.running.evaluate import evaluate as evaluate
     from dovetail.running.features import features as features
     from dovetail.running.predict import predict as predict
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("objectives", "ranking", "tasks", "testing", "train")
+_PACKAGES = ("closed_form", "objectives", "ranking", "tasks", "testing", "train")
 
 _HOMES = {
     # make and load
@@ -52,6 +55,8 @@ _HOMES = {
     "cut": "parts.cutting",
     "join": "parts.joining",
     "adapter": "parts.joining",
+    "explain_fit": "flows.explain",
+    "recombine": "recombination.recombining",
     # run
     "evaluate": "running.evaluate",
     "predict": "running.predict",

@@ -62,6 +62,22 @@ def test_every_action_of_the_shelf_has_an_example_that_parses(run, action):
     assert door._parser().parse_args(words).action == action
 
 
+@pytest.mark.parametrize("use", ["domain", "replace", "devices", "extend", "transfer"])
+def test_every_use_has_an_example_that_parses(run, use):
+    said = run("reuse", use, "--help")
+    example = said.out.partition("example:\n  ")[2].strip()
+    name, *words = shlex.split(example)
+    assert (name, words[:2]) == ("dovetail", ["reuse", use])
+    assert door._parser().parse_args(words).use == use
+
+
+def test_examples_of_ways_to_train_parse():
+    from dovetail.cli import train
+
+    for example in (train.MODULAR_EXAMPLE, train.COMPATIBLE_EXAMPLE):
+        assert door._parser().parse_args(shlex.split(example)[1:]).run is train.run
+
+
 def test_the_version(run):
     from dovetail import __version__
 

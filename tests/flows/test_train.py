@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 from dovetail.cli.main import main
 from dovetail.core.errors import SettingsError, ShelfError, TaskError
-from dovetail.flows.train import RUNS, train
+from dovetail.flows.runs import RUNS
+from dovetail.flows.train import train
 from dovetail.parts.joining import join
 from dovetail.parts.part import build
 from dovetail.running.evaluate import evaluate
@@ -232,7 +233,6 @@ def test_a_killed_run_in_modules_goes_on_with_all_its_epochs(in_modules, tmp_pat
     ("stray", "word"),
     [
         ({"objective": "al"}, "--objective"),
-        ({"at": ["hidden1"]}, "--at"),
         ({"labels_per_class": 1}, "--labels-per-class"),
         ({"supervision": "pairs"}, "--supervision"),
         ({"modules": True}, "--modules"),

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.flows.outcome import Outcome
 
-__all__ = ["add_data", "add_json", "add_record", "add_set", "add_shelf", "key_value", "show"]
+__all__ = [
+    "add_data",
+    "add_json",
+    "add_record",
+    "add_set",
+    "add_shelf",
+    "key_value",
+    "show",
+    "words",
+]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +113,15 @@ def key_value(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words with commas between them.
+
+    >>> words("dcc, iiw")
+    ('dcc', 'iiw')
+    """
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def show(outcome: Outcome, args: argparse.Namespace) -> int:

@@ -1,14 +1,25 @@
-"""Join parts end to end without training.  Refuses, with every reason, what was not made to fit."""
+"""Join parts end to end without training.  Refuses what was not made to fit, and says what helps.
+
+A refusal lists every reason and the repairs that apply; with --task also what they reach and cost.
+"""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dovetail.cli import common
 
+if TYPE_CHECKING:
+    from dovetail.core.views import View
+    from dovetail.flows.outcome import Outcome
+
 __all__ = ["EXAMPLE", "add", "run"]
 
-EXAMPLE = "dovetail join lenet.front lenet.back --task digits --name lenet-again"
+EXAMPLE = """\
+dovetail join lenet.front lenet.back --task digits --name lenet-again
+  dovetail join lenet.front other.back --task digits --explain
+  dovetail join lenet.front other.back --task digits --repair stitch --name both"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +29,30 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--norms",
         choices=("stored", "batch", "recalibrated"),
-        default="stored",
-        help="statistics that batch norms use (default: stored)",
+        help="statistics that batch norms use (default: stored, or what a repair needs)",
     )
     parser.add_argument("--force", action="store_true", help="join although the spaces differ")
     parser.add_argument(
         "--adapt", action="store_true", help="put 1×1 adapters between different channel counts"
+    )
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--explain",
+        action="store_true",
+        help="tell why not and what each repair would cost, measured on the validation split",
+    )
+    ways.add_argument(
+        "--repair",
+        choices=("recalibrate", "stitch", "trained-stitch"),
+        help="do it: fitted on the training split; a stitch is shelved as NAME.stitch",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="PART",
+        help="a front of the head's space, for the stitch (default: one that is on the shelf)",
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="of a stitch that is trained (default: 5)"
     )
     parser.add_argument("--name", help="put the joined network on the shelf")
     common.add_task_options(parser)
@@ -34,18 +63,58 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Join, measure, shelve."""
-    from dovetail.flows.join import join
+    """Join, explain or repair; measure, shelve."""
+    from dovetail.core.errors import ContractError
+    from dovetail.flows.join import JoinRefused
 
-    outcome = join(
+    try:
+        return common.show(_outcome(args), args)
+    except JoinRefused as refused:
+        common.show(refused.outcome, args)  # as data, and the record; people read the message
+        if args.json:
+            raise
+        raise ContractError(f"{refused}\n\n{_as_text(refused.repairs)}".rstrip()) from None
+
+
+def _outcome(args: argparse.Namespace) -> Outcome:
+    from dovetail.core.errors import SettingsError
+    from dovetail.flows.join import explain, join
+    from dovetail.flows.mend import mend
+
+    where = {
+        "task": args.task,
+        "reference": args.reference,
+        "epochs": args.epochs,
+        "shelf": args.shelf,
+        "data": args.data,
+        "task_options": common.task_options(args),
+    }
+    if (args.explain or args.repair) and (args.force or args.adapt):
+        raise SettingsError("--explain and --repair need neither --force nor --adapt")
+    if args.explain:
+        if args.name or args.norms:
+            raise SettingsError("--explain measures all norms and shelves nothing; see --repair")
+        return explain(args.parts, **where)
+    if args.repair:
+        return mend(args.parts, args.repair, norms=args.norms, name=args.name, **where)
+    return join(
         args.parts,
-        task=args.task,
-        norms=args.norms,
+        norms=args.norms or "stored",
         force=args.force,
         adapt=args.adapt,
         name=args.name,
-        shelf=args.shelf,
-        data=args.data,
-        task_options=common.task_options(args),
+        **where,
     )
-    return common.show(outcome, args)
+
+
+def _as_text(view: View) -> str:
+    """A view as it would be printed into a pipe."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from dovetail.report.terminal import print_view
+
+    out = StringIO()
+    print_view(view, console=Console(file=out, highlight=False), wide=True)
+    return out.getvalue()

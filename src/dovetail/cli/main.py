@@ -20,6 +20,8 @@ _COMMANDS = {
     "train": "train a network on a task and put it on the shelf",
     "cut": "cut a network into two parts that fit",
     "join": "join parts end to end, or say why not",
+    "recombine": "measure every front with every head, without training",
+    "reuse": "put shelved parts to use: another domain, front, device, class or task",
     "rank": "rank parts, cut points or epochs for a task, without training",
     "predict": "name the classes of new inputs",
     "shelf": "list, show, add, remove, verify and share parts",
@@ -55,6 +57,13 @@ _OPTIONS = {
     'unreadable="skip"': "--task-set unreadable=skip",
     "resume=False": "--no-resume",
     "split='validation'": "--split validation",
+    "scheme='joint'": "--scheme joint",
+    "by=('rp',)": "--by rp",
+    "out of by=": "out of --by",
+    "or say channels=": "or say --channels",
+    "auxiliaries=": "--auxiliary",
+    "moving=True": "--moving",
+    "rp_head=": "--rp",
 }
 """How the command line spells what errors call by their Python names."""
 

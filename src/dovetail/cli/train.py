@@ -2,7 +2,9 @@
 
 A run that was interrupted goes on where it stopped when the same command is given again.
 With --how modular the network is trained module by module: the body on which examples are alike,
-the output module on as few labels as one a class.
+the output module on as few labels as one a class.  With --how compatible a network is trained on
+each of several tasks, so that the front of one works with the head of another.  With --how
+self-supervised the front of a network is trained without any labels.
 """
 
 from __future__ import annotations
@@ -17,19 +19,34 @@ EXAMPLE = "dovetail train digits --net lenet5 --set norm=batch --epochs 20 --nam
 MODULAR_EXAMPLE = (
     "dovetail train digits --how modular --set unit=true --labels-per-class 1 --supervision pairs"
 )
+COMPATIBLE_EXAMPLE = (
+    "dovetail train digits 'digits~inverted' --how compatible --by dcc,rp,iiw --at conv2 "
+    "--set norm=batch --name pair"
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
-        "task", help="digits, mnist, ..., a folder of images, or a .csv, .parquet or .npz file"
+        "task",
+        nargs="+",
+        help="digits, mnist, ..., a folder of images, or a .csv, .parquet or .npz file; or made of "
+        "one, as 'digits[0,1,2]~rot90'; several with --how compatible",
     )
     common.add_task_options(parser)
     parser.add_argument("--net", help="mlp, lenet5, resnet8, resnet20, ... (default: lenet5)")
     common.add_set(parser)
-    parser.add_argument("--from", dest="start", metavar="PART", help="start from this part instead")
     parser.add_argument(
-        "--how", default="end-to-end", help="way to train: end-to-end (default) or modular"
+        "--from",
+        dest="start",
+        action="append",
+        metavar="PART",
+        help="start from this part instead; with several tasks one for all, or one for each",
+    )
+    parser.add_argument(
+        "--how",
+        default="end-to-end",
+        help="way to train: end-to-end (default), modular, compatible or self-supervised",
     )
     parser.add_argument("--name", help="name on the shelf (default: net and task)")
     parser.add_argument("--epochs", type=int, default=20)
@@ -62,7 +79,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="also shelve the network of every Nth epoch, as NAME.epoch03",
     )
+    parser.add_argument(
+        "--at",
+        action="append",
+        metavar="POINT",
+        help="cut here (default: before the last layer); repeated, with --how modular in the order "
+        "of the network, with --how compatible a point for each task",
+    )
+    parser.add_argument(
+        "--pretext",
+        help="of compatible and self-supervised training: rotation (default), jigsaw or views",
+    )
     _add_modular(parser)
+    _add_compatible(parser)
     common.add_shelf(parser)
     common.add_data(parser)
     common.add_record(parser)
@@ -73,13 +102,6 @@ def _add_modular(parser: argparse.ArgumentParser) -> None:
     """Options that only training in modules has; without a value they are left to the trainer."""
     group = parser.add_argument_group("with --how modular", f"such as: {MODULAR_EXAMPLE}")
     group.add_argument("--objective", help="proxy of the body: al (default), utal, cts, nmse, ...")
-    group.add_argument(
-        "--at",
-        action="append",
-        metavar="POINT",
-        help="cut here, in the order of the network; may be repeated (default: before the last "
-        "layer)",
-    )
     group.add_argument(
         "--labels-per-class",
         type=int,
@@ -99,11 +121,43 @@ def _add_modular(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_compatible(parser: argparse.ArgumentParser) -> None:
+    """Options that only training for compatibility has."""
+    group = parser.add_argument_group("with --how compatible", f"such as: {COMPATIBLE_EXAMPLE}")
+    group.add_argument(
+        "--by",
+        type=common.words,
+        metavar="A,B",
+        help="what makes the parts fit: any of dcc (a shared head for the common classes), rp (a "
+        "shared head for the pretext), iiw (identical initial weights); default: all",
+    )
+    group.add_argument(
+        "--scheme", help="joint (default), or incremental: one network after the other"
+    )
+    group.add_argument(
+        "--channels", type=int, metavar="N", help="what adapters map the channels at the cut to"
+    )
+    group.add_argument(
+        "--auxiliary",
+        action="append",
+        metavar="HEAD",
+        help="train against this shelved head, NAME.dcc or NAME.rp of an earlier training; frozen "
+        "with --scheme incremental; may be repeated",
+    )
+    group.add_argument(
+        "--common", type=common.words, metavar="A,B", help="classes of dcc (default: all shared)"
+    )
+    group.add_argument(
+        "--project-conflicts",
+        action="store_true",
+        help="take what is opposed out of the gradients before they are added",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Train and shelve."""
-    from dovetail.flows.train import OF_MODULAR, train
+    from dovetail.flows.train import OPTIONS, train
 
-    given = {name: getattr(args, name) for name in OF_MODULAR}
     outcome = train(
         args.task,
         task_options=common.task_options(args),
@@ -126,9 +180,7 @@ def run(args: argparse.Namespace) -> int:
         schedule=args.schedule,
         patience=args.patience,
         device=args.device,
-        modules=args.modules,
-        keep_epochs=args.keep_epochs,
-        **({} if args.clip is None else {"clip": args.clip}),
-        **{name: value for name, value in given.items() if value is not None},
+        clip=args.clip,
+        **{name: getattr(args, name) for name in OPTIONS},
     )
     return common.show(outcome, args)

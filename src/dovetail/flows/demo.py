@@ -2,8 +2,9 @@
 
 Four networks of one architecture learn different tasks.  Each is cut in two and shelved; then every
 front meets every head.  All shapes match, yet only the pairs that share a space work, and the
-contract knows which before anything runs.  Then a new task comes, and the networks are ranked for
-it without any training; and fifteen small tasks are mapped by how well their parts transfer.
+contract knows which before anything runs.  Two are trained again, made to fit, and now their heads
+can be exchanged.  Then a new task comes, and the networks are ranked for it without any training;
+and fifteen small tasks are mapped by how well their parts transfer.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from pathlib import Path
 
 from dovetail.core.records import Record, slug
 from dovetail.core.views import Block, Table, Text, View
+from dovetail.flows.demo_fit import made_to_fit
 from dovetail.flows.demo_rank import map_of_digits, parts_for
-from dovetail.flows.joins import Joins, every_join, joins_by_depth
+from dovetail.flows.joins import joins_by_depth
 from dovetail.flows.nets import net_for
 from dovetail.flows.outcome import Outcome
+from dovetail.flows.recombine import keep_fits
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
 from dovetail.ranking.task_map import TaskMap
+from dovetail.recombination.recombining import recombine
 from dovetail.report.page import write_report
 from dovetail.running.evaluate import evaluate
 from dovetail.shelf.store import Shelf
@@ -72,46 +76,55 @@ def demo(
     tell(_shelved(halves))
 
     tell(_heading("3. Join every front to every head, untouched"))
-    joins = every_join(halves, tasks)
+    fronts = {name: front for name, (front, _) in halves.items()}
+    backs = {name: back for name, (_, back) in halves.items()}
+    joins = recombine(fronts, backs, tasks, norms=("stored", "batch"), seed=seed)
+    keep_fits(joins, shelf)
     tell(joins.view())
 
     tell(_heading("4. Does an earlier cut help?"))
     depth = joins_by_depth(parts["low"], parts["low-twin"], low)
     tell(depth.view())
 
-    tell(_heading("5. Which network to reuse for a new task, before training anything?"))
+    tell(_heading("5. The same join, with parts that were made to fit"))
+    pair = {name: tasks[name] for name in ("low", "inverted")}
+    fitted, fitting = made_to_fit(pair, joins, shelf, at=AT, epochs=epochs, seed=seed)
+    tell(fitted.view())
+
+    tell(_heading("6. Which network to reuse for a new task, before training anything?"))
     forecast = parts_for(parts, rotated(digits, 90), seed=seed)
     tell(forecast.view())
 
-    tell(_heading("6. Which tasks are near each other?"))
+    tell(_heading("7. Which tasks are near each other?"))
     near = map_of_digits(digits, seed=seed)
     tell(_mapped(near))
 
     listing = shelf.ls()
     for name, training in zip(tasks, trainings, strict=True):
         training.save(folder / "records" / f"training-{name}.json")
-    measured: tuple[Record, ...] = (joins, depth, *forecast.records, near)
-    for record in measured:
+    measured: tuple[Record, ...] = (joins, depth, fitted, *forecast.records, near)
+    for record in (*measured, fitting):
         record.save(folder / "records" / f"{slug(record.title)}.json")
     page = write_report(
-        [*measured, listing, *trainings],
+        [*measured, listing, *trainings, fitting],
         folder / "report.html",
         title="Parts that fit, and parts that only look so",
         subtitle=f"Four networks of one architecture, cut after {AT}. {joins.summary}",
     )
     seconds = time.perf_counter() - began
     return Outcome(
-        view=_ending(joins, page, shelf, seconds),
+        view=_ending(f"{joins.summary} {fitted.summary}", page, shelf, seconds),
         data={
             "accuracy": accuracy,
             "joined": joins.to_plain()["data"],
+            "fitted": fitted.to_plain()["data"],
             "ranking": forecast.ranking.to_plain()["data"],
             "reached": forecast.reached,
             "report": str(page),
             "shelf": str(shelf.folder),
             "seconds": seconds,
         },
-        records=(*measured, listing, *trainings),
+        records=(*measured, listing, *trainings, fitting),
     )
 
 
@@ -156,14 +169,15 @@ def _mapped(near: TaskMap) -> View:
     return (*words[:2], Text("The maps themselves are in the report.", style="note"))
 
 
-def _ending(joins: Joins, page: Path, shelf: Shelf, seconds: float) -> View:
+def _ending(summary: str, page: Path, shelf: Shelf, seconds: float) -> View:
     blocks: list[Block] = [
         Text("What to take home", style="heading"),
-        Text(joins.summary),
+        Text(summary),
         Text(f"Report: {page}    Shelf: {shelf.folder} ({len(shelf)} parts)    {seconds:.0f} s"),
         Text(
             f"Try: dovetail shelf ls --shelf {shelf.folder}"
             f"    dovetail join low.front high.back --shelf {shelf.folder}"
+            f"    dovetail recombine low high --task digits --shelf {shelf.folder}"
             f"    dovetail rank digits --shelf {shelf.folder}",
             style="note",
         ),

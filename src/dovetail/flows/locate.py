@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from dovetail.core.errors import ShelfError
 from dovetail.parts.disk import is_part_folder
 from dovetail.parts.part import Part, from_pretrained
 from dovetail.shelf.store import Shelf
 
-__all__ = ["find_part", "name_of"]
+__all__ = ["FRONTS", "HEADS", "find_half", "find_part", "name_of", "own_head", "stem_of"]
+
+FRONTS, HEADS = (".front",), (".head", ".back")
+"""How the halves of a network are called behind its name."""
 
 
 def find_part(ref: str, shelf: str | Path) -> Part:
@@ -25,3 +30,36 @@ def name_of(ref: str) -> str:
     ('lenet', 'lenet')
     """
     return Path(ref).name.partition("@")[0]
+
+
+def stem_of(ref: str) -> str:
+    """The name of the network that a half was cut from; of anything else its own.
+
+    >>> stem_of("pair.digits.front@2"), stem_of("low.back"), stem_of("low")
+    ('pair.digits', 'low', 'low')
+    """
+    name = name_of(ref)
+    return next((name.removesuffix(end) for end in (*FRONTS, *HEADS) if name.endswith(end)), name)
+
+
+def find_half(ref: str, endings: Sequence[str], shelf: str | Path) -> Part:
+    """The half of the network of that name (``low`` for ``low.front``); else the part itself."""
+    half = None if is_part_folder(Path(ref)) else _half(ref, endings, shelf)
+    return find_part(half or ref, shelf)
+
+
+def own_head(ref: str, shelf: str | Path, *, option: str = "--head") -> str:
+    """The name of the head of the network that a front was cut from."""
+    network = stem_of(ref)
+    head = None if is_part_folder(Path(ref)) else _half(network, HEADS, shelf)
+    if head is None:
+        raise ShelfError(
+            f"no head of {ref!r} on the shelf {shelf} (neither {network}.head nor {network}.back); "
+            f"name it with {option}"
+        )
+    return head
+
+
+def _half(network: str, endings: Sequence[str], shelf: str | Path) -> str | None:
+    store = Shelf(shelf, create=False)
+    return next((f"{network}{end}" for end in endings if f"{network}{end}" in store), None)

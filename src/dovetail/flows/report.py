@@ -58,7 +58,7 @@ def _files(source: str) -> list[Path]:
     path = Path(source)
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.json"))
+    found = sorted(path.glob("[!.]*.json"))  # a shelf keeps a hidden index of that ending
     if not found:
         raise FormatError(f"{source} holds no records (*.json)")
     return found

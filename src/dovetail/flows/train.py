@@ -1,151 +1,189 @@
-"""Train a network on a task and put it on the shelf."""
+"""Train, and put what was trained on the shelf."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
-from dovetail.core.plain import dumps
 from dovetail.core.records import slug
 from dovetail.core.views import Text
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.nets import net_for
 from dovetail.flows.outcome import Outcome
+from dovetail.flows.runs import Run
+from dovetail.flows.shelving import also, need_test, notes_of, with_measures
+from dovetail.flows.train_many import train_compatible
+from dovetail.flows.train_self import train_self_supervised
 from dovetail.parts.part import Part
 from dovetail.running.evaluate import evaluate
-from dovetail.shelf.entry import Entry
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
-from dovetail.shelf.writing import sweep
 from dovetail.tasks.builtin import load_task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Fit
 from dovetail.train.modular import modular
 from dovetail.train.snapshots import Snapshots
 
-__all__ = ["train"]
+__all__ = ["OPTIONS", "WAYS", "train"]
 
 HOW: dict[str, Callable[..., Fit]] = {"end-to-end": end_to_end, "modular": modular}
-"""Ways to train, by name."""
+"""Ways to train one network for the labels of one task, by name."""
 
-OF_MODULAR = (
-    "objective",
-    "at",
-    "labels_per_class",
-    "supervision",
-    "pairs",
-    "head_loss",
-    "head_epochs",
-)
-"""Options that only training in modules has."""
+WAYS = (*HOW, "self-supervised", "compatible")
+"""All ways to train."""
 
-RUNS = ".dovetail-runs"
-"""Checkpoints of unfinished runs, in a folder beside the shelf."""
+_MODULAR, _SELF, _COMPATIBLE = WAYS[1:]
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            *("objective", "labels_per_class", "supervision", "pairs"),
+            *("head_loss", "head_epochs", "modules"),
+        ),
+        (_MODULAR,),
+    ),
+    **dict.fromkeys(
+        ("by", "scheme", "channels", "auxiliary", "common", "project_conflicts"), (_COMPATIBLE,)
+    ),
+    "at": (_MODULAR, _SELF, _COMPATIBLE),
+    "pretext": (_SELF, _COMPATIBLE),
+    "keep_epochs": tuple(HOW),
+}
+"""Options that only some ways to train have."""
 
 
 def train(
-    source: str,
+    source: str | Sequence[str],
     *,
     net: str | None = None,
     args: dict[str, Any] | None = None,
-    start: str | None = None,
+    start: str | Sequence[str] | None = None,
     name: str | None = None,
     shelf: str | Path = "shelf",
     how: str = "end-to-end",
     data: str | Path | None = None,
     task_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> Outcome:
+    """Train, measure, shelve; in the words of the command line.
+
+    An unfinished run keeps a checkpoint beside the shelf under what it depends on: the same call
+    goes on where it stopped, another call never finds it.
+
+    Several tasks, and several parts to start from, are for ``how="compatible"``
+    (:mod:`dovetail.flows.train_many`); without labels trains :mod:`dovetail.flows.train_self`.
+    """
+    sources = [source] if isinstance(source, str) else list(source)
+    starts = [start] if isinstance(start, str) else list(start or ())
+    if starts and (net is not None or args):
+        raise SettingsError("a run from a part keeps its network; leave out --net and --set")
+    if how not in WAYS:
+        raise SettingsError(f"unknown way to train {how!r}{nearest(how, WAYS)}")
+    options = {key: value for key, value in options.items() if _said(key, value)}
+    _refuse_stray_options(how, options)
+    about: dict[str, Any] = {
+        **{"net": net or "lenet5", "args": args, "name": name, "shelf": shelf},
+        **{"data": data, "task_options": task_options},
+    }
+    if how == _COMPATIBLE:
+        return train_compatible(sources, starts=starts, **about, **options)
+    if len(sources) != 1 or len(starts) > 1:
+        what = "tasks" if len(sources) != 1 else "parts to start from"
+        raise SettingsError(
+            f"--how {how} trains one network on one task; several {what} are for --how compatible"
+        )
+    begin = starts[0] if starts else None
+    if how == _SELF:
+        return train_self_supervised(sources[0], start=begin, **about, **options)
+    return _train_one(sources[0], how=how, start=begin, **about, **options)
+
+
+def _train_one(
+    source: str,
+    *,
+    how: str,
+    net: str,
+    args: dict[str, Any] | None,
+    start: str | None,
+    name: str | None,
+    shelf: str | Path,
+    data: str | Path | None,
+    task_options: dict[str, Any] | None,
     seed: int = 0,
     resume: bool = True,
-    augment: str | None = None,
     checkpoint_seconds: float = 10.0,
     modules: bool = False,
     keep_epochs: int | None = None,
     **options: Any,
 ) -> Outcome:
-    """Train, measure on the test split, shelve.
-
-    An unfinished run keeps a checkpoint beside the shelf under what it depends on: the same call
-    goes on where it stopped, another call never finds it.
+    """Train one network for the labels of one task, measure on the test split, shelve.
 
     ``modules`` also shelves the pieces of a training in modules, as ``name.module1`` and
     ``name.head``; ``keep_epochs=n`` the network of every nth epoch, as ``name.epoch03``.
     """
-    if start is not None and (net is not None or args):
-        raise SettingsError("a run from a part keeps its network; leave out --net and --set")
-    net = net or "lenet5"
-    if how not in HOW:
-        raise SettingsError(f"unknown way to train {how!r}{nearest(how, HOW)}")
-    _refuse_stray_options(how, modules, options)
     task = load_task(source, data=data, **(task_options or {}))
     if task.kind == "pairs":
         raise TaskError(
             f"{task.name!r} has pair labels only, and the classes must come from somewhere; "
             "in Python, dt.train.modular takes them from a second task, as head_task="
         )
-    if task.size("test") == 0:
-        raise TaskError(f"{task.name!r} has no test examples to measure on")
+    need_test(task)
     part = find_part(start, shelf) if start else net_for(task, net, args, seed=seed)
     name = check_name(name or f"{name_of(start) if start else net}-{slug(task.name)}")
     for suffix in [".module1"] * modules + [".epoch0000"] * (keep_epochs is not None):
         check_name(name + suffix)
     store = Shelf(shelf)
-    store.check_writable()
-    depends_on = {
-        "task": task.fingerprint,
-        "start": part.digest,
-        "recipe": part.recipe,
-        "how": how,
-        "name": name,
-        "seed": seed,
-        "augment": augment,
-        "keep_epochs": keep_epochs,
-        **options,
-    }
-    key = hashlib.sha256(dumps(depends_on).encode()).hexdigest()[:16]
-    runs = store.folder.parent / RUNS
-    snapshots = None if keep_epochs is None else Snapshots(keep_epochs, runs / f"{key}.epochs")
-    resumed = resume and any(runs.glob(f"{key}*.safetensors"))
+    run = Run.of(
+        store,
+        {
+            "task": task.fingerprint,
+            "start": part.digest,
+            "recipe": part.recipe,
+            "how": how,
+            "name": name,
+            "seed": seed,
+            "keep_epochs": keep_epochs,
+            **options,
+        },
+        resume=resume,
+    )
+    snapshots = None if keep_epochs is None else Snapshots(keep_epochs, run.epochs)
     fit = HOW[how](
         part,
         task,
         seed=seed,
-        augment=augment,
-        checkpoint=runs / f"{key}.safetensors",
+        checkpoint=run.checkpoint,
         checkpoint_seconds=checkpoint_seconds,
         resume=resume,
         callbacks=() if snapshots is None else (snapshots,),
         **options,
     )
     test = evaluate(fit.part, task)
-    measured = {
-        **fit.part.origin.measured,
-        **{f"test {measure}": value for measure, value in test.measures.items()},
-    }
-    trained = fit.part.changed(origin=replace(fit.part.origin, measured=measured))
+    trained = with_measures(fit.part, {f"test {k}": value for k, value in test.measures.items()})
     entry = store.add(trained, name)
     others = _pieces(fit) if modules else {}
     others |= {} if snapshots is None else _epochs(snapshots, trained)
     beside = [store.add(part, f"{name}.{suffix}") for suffix, part in others.items()]
-    _clear(runs, key)
+    run.clear()
     headline = next(iter(test.measures.items()))
     said = (
         f"{entry.ref} is on the shelf '{store.folder}': "
         f"test {headline[0]} {headline[1]:.4f} on {test.n} examples"
     )
-    words = [Text(f"{task.name}: {note}.", style="note") for note in task.notes]
-    words += [Text("Resumed an unfinished run.", style="note")] if resumed else []
     return Outcome(
-        view=(*words, *fit.record.view(), *_also(beside), Text(said, style="heading")),
+        view=(
+            *notes_of([task], run.resumed),
+            *fit.record.view(),
+            *also(beside),
+            Text(said, style="heading"),
+        ),
         data={
             "ref": entry.ref,
-            "measures": measured,
+            "measures": trained.origin.measured,
             "epochs": len(getattr(fit.record, "rows", ())),
-            "resumed": resumed,
+            "resumed": run.resumed,
             "also": [entry.ref for entry in beside],
             "notes": task.notes,
         },
@@ -153,12 +191,18 @@ def train(
     )
 
 
-def _refuse_stray_options(how: str, modules: bool, options: dict[str, Any]) -> None:
-    stray = [name for name in OF_MODULAR if name in options] + ["modules"] * modules
-    if how != "modular" and stray:
-        raise SettingsError(
-            f"--{stray[0].replace('_', '-')} is an option of --how modular, not of --how {how}"
-        )
+def _said(name: str, value: Any) -> bool:
+    """Whether an option was chosen; a flag that is off was not."""
+    return value is not None and not (value is False and name in OPTIONS)
+
+
+def _refuse_stray_options(how: str, options: dict[str, Any]) -> None:
+    for name, ways in OPTIONS.items():
+        if name in options and how not in ways:
+            raise SettingsError(
+                f"--{name.replace('_', '-')} is an option of --how {' or '.join(ways)}, not of "
+                f"--how {how}"
+            )
 
 
 def _pieces(fit: Fit) -> dict[str, Part]:
@@ -174,17 +218,3 @@ def _epochs(snapshots: Snapshots, trained: Part) -> dict[str, Part]:
     return {
         f"epoch{epoch:0{width}}": part for epoch, part in zip(snapshots.epochs, parts, strict=True)
     }
-
-
-def _also(beside: list[Entry]) -> tuple[Text, ...]:
-    if not beside:
-        return ()
-    return (Text("Also on the shelf: " + ", ".join(entry.ref for entry in beside) + "."),)
-
-
-def _clear(runs: Path, key: str) -> None:
-    """Delete what an unfinished run would have gone on from."""
-    for file in runs.glob(f"{key}*.safetensors"):
-        file.unlink(missing_ok=True)
-    shutil.rmtree(runs / f"{key}.epochs", ignore_errors=True)
-    sweep(runs)

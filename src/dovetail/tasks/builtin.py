@@ -17,6 +17,7 @@ from dovetail.tasks.decode import TENSORS, read_tensors
 from dovetail.tasks.image_folder import read_image_folder
 from dovetail.tasks.image_scan import has_images
 from dovetail.tasks.readers import find_idx, read_idx_folder, read_npz
+from dovetail.tasks.spelling import base_of, changes_of, derived_by_name
 from dovetail.tasks.tables import read_table
 from dovetail.tasks.task import Task
 
@@ -43,6 +44,11 @@ def load_task(
                                                 ``datasets.read_dataset``
     ==========================================  ===================================================
 
+    A name or a path may go on with what is derived from it, in the words of
+    :mod:`dovetail.tasks.derive`: ``mnist~inverted``, ``digits[0,1,2]~rot90``,
+    ``mnist~blur1~noise0.2``, ``cifar10~grey``, ``digits~16x16``, ``mnist~5shot``.  A file that is
+    called so comes first.
+
     Args:
         source: One of the above.
         data: The folder that holds ``mnist/`` and the like; by default ``$DOVETAIL_DATA``, or else
@@ -52,6 +58,8 @@ def load_task(
 
     >>> load_task("digits")
     Task('digits', 10 classes, 1797 images 1×8×8, train 1258 / validation 180 / test 359)
+    >>> load_task("digits[0,1]~inverted")
+    Task('digits[0,1]~inverted', 2 classes, 360 images 1×8×8, train 252 / validation 36 / test 72)
     """
     if is_dataset(source):
         _refuse_options("a data set", options, ("test", "classes", "kind", "name"))
@@ -68,7 +76,7 @@ def load_task(
         if name == "digits":
             return _digits(seed)
         return _named(CATALOGUE[name], None if data is None else Path(data), seed)
-    path = Path(name).expanduser()
+    path = _path(name)
     for form in _FORMS:
         if form.fits(path):
             _refuse_options(form.what, options, form.options)
@@ -76,11 +84,15 @@ def load_task(
     if path.exists():
         forms = "; ".join(form.what for form in _FORMS)
         raise TaskError(f"{path}: cannot read a task from it; these are known: {forms}")
+    base = base_of(name)
+    if base is not None and (base in names() or _path(base).exists()):
+        changes_of(name)  # refuse a word nobody knows before reading what may be large
+        return derived_by_name(load_task(base, data=data, seed=seed, **options), name, seed)
     if path.suffix or len(path.parts) > 1:
         raise TaskError(f"{path}: no such file or folder")
     if "/" in name or "\\" in name:
         raise TaskError(f"{name}: no such file or folder")
-    raise TaskError(f"unknown task {name!r}{nearest(name, names())}")
+    raise TaskError(f"unknown task {name!r}{nearest(base or name, names())}")
 
 
 def names() -> tuple[str, ...]:
@@ -103,6 +115,13 @@ def data_folders(data: Path | None = None) -> tuple[Path, ...]:
     if told := os.environ.get("DOVETAIL_DATA"):
         return (Path(told).expanduser(),)
     return Path("data"), Path("~/.local/share/dovetail").expanduser()
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody, and there is no such user
+        return Path(name)
 
 
 def _digits(seed: int) -> Task:

@@ -16,13 +16,15 @@ from torch import Tensor
 from dovetail.core.errors import TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float, blocks, take_rows
-from dovetail.tasks.images import resize, turn
+from dovetail.tasks.images import blur, resize, turn
 from dovetail.tasks.task import SPLITS, Task
 
 __all__ = [
     "binary_pairs",
+    "blurred",
     "common_classes",
     "few",
+    "grey",
     "inverted",
     "noisy",
     "only_classes",
@@ -169,6 +171,32 @@ def inverted(task: Task) -> Task:
     _need_images(task)
     most = 255 if task.inputs.dtype == torch.uint8 else 1
     return _changed(task, f"{task.name}~inverted", lambda x: most - x)
+
+
+def blurred(task: Task, sigma: float) -> Task:
+    r"""Every image through a Gaussian of ``sigma`` pixels; the border is repeated outwards.
+
+    >>> blurred(Task(torch.rand(8, 1, 6, 6), [0, 1] * 4, name="bars"), 1.0).name
+    'bars~blur1'
+    """
+    _need_images(task)
+    if not 0 < sigma < float("inf"):
+        raise TaskError(f"sigma must be a positive number of pixels, got {sigma}")
+    return _changed(task, f"{task.name}~blur{sigma:g}", _in_floats(lambda x: blur(x, sigma)))
+
+
+def grey(task: Task) -> Task:
+    """Every colour image without its colours: the mean of the channels, in each of them.
+
+    The number of channels stays, so that a network for the one task takes the other.
+
+    >>> colours = Task(torch.rand(8, 3, 6, 6), [0, 1] * 4, name="flags")
+    >>> bool((grey(colours).inputs.std(1) < 1e-6).all())
+    True
+    """
+    _need_images(task)
+    change = _in_floats(lambda x: x.mean(1, keepdim=True).expand_as(x).contiguous())
+    return _changed(task, f"{task.name}~grey", change)
 
 
 def resized(task: Task, size: int | tuple[int, int]) -> Task:

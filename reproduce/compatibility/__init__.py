@@ -1,0 +1,1 @@
+"""What the scripts on compatibility share: tasks, networks, one protocol, results kept on disk."""

@@ -1,0 +1,240 @@
+"""Put parts that fit to use: for another domain, architecture, device, class or task."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from dovetail.cli import common
+
+if TYPE_CHECKING:
+    from dovetail.flows.outcome import Outcome
+
+__all__ = ["EXAMPLE", "add", "run"]
+
+EXAMPLE = "dovetail reuse domain pair.digits 'digits~noise0.3'"
+
+_LOOP: dict[str, tuple[Any, str]] = {
+    "epochs": (int, "passes over the training images"),
+    "batch_size": (int, "examples a step"),
+    "optimiser": (str, "sgd, adam or adamw"),
+    "lr": (float, "peak learning rate"),
+    "weight_decay": (float, ""),
+    "schedule": (str, "one-cycle, cosine or constant"),
+    "clip": (float, "scale a longer gradient down to this length"),
+    "augment": (str, "such as flip,shift:2"),
+    "device": (str, ""),
+}
+"""Options of the loop; without a value they are left to the trainer."""
+
+_RESUMED: dict[str, tuple[Any, str]] = {
+    "patience": (int, "stop after so many epochs without progress"),
+    "checkpoint_seconds": (float, "how often an unfinished run is saved (default: 10)"),
+}
+"""Options of uses that train long enough to be gone on with."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """A sub-command for each use."""
+    uses = parser.add_subparsers(title="uses", metavar="USE", dest="use", required=True)
+
+    def use(name: str, words: str, example: str, *, resumed: bool = True) -> Any:
+        child = uses.add_parser(
+            name,
+            help=words,
+            description=words[0].upper() + words[1:] + ".",
+            epilog=f"example:\n  dovetail reuse {name} {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_loop(child, resumed)
+        child.add_argument("--name", help="name on the shelf")
+        common.add_task_options(child)
+        common.add_shelf(child)
+        common.add_data(child)
+        common.add_record(child)
+        common.add_json(child)
+        return child
+
+    domain = use(
+        "domain",
+        "adapt a network's front to unlabelled images of another domain",
+        "pair.digits 'digits~noise0.3'",
+    )
+    _add_network(domain)
+    domain.add_argument("--rp", metavar="HEAD", help="the pretext's head (default: GROUP.rp)")
+    domain.add_argument("--pretext", help="what that head was trained for (default: rotation)")
+    _add_norms(domain, "batch")
+
+    replace = use(
+        "replace",
+        "train another front behind a network's head, and say what the switch costs",
+        "pair.digits digits --net lenet5 --set norm=batch --at conv2 --auxiliary pair.rp",
+    )
+    _add_network(replace)
+    replace.add_argument("--net", help="architecture of the new front: mlp, lenet5, resnet8, ...")
+    common.add_set(replace)
+    replace.add_argument("--from", dest="start", metavar="PART", help="start from this part")
+    replace.add_argument("--at", metavar="POINT", help="where the new front ends")
+    replace.add_argument(
+        "--auxiliary",
+        action="append",
+        metavar="HEAD",
+        help="another frozen head of the same space, NAME.dcc or NAME.rp; may be repeated",
+    )
+    replace.add_argument("--pretext", help="what NAME.rp was trained for (default: rotation)")
+    _add_norms(replace, "stored")
+
+    devices = use(
+        "devices",
+        "train extractors of several architectures with one head",
+        "digits --net resnet8 --at layer2 --net lenet5 --at conv2 --channels 16 --name kit",
+    )
+    _add_task(devices)
+    devices.add_argument(
+        "--net",
+        dest="nets",
+        action="append",
+        help="a device's architecture; repeated, one for each device",
+    )
+    common.add_set(devices)
+    devices.add_argument(
+        "--from", dest="starts", action="append", metavar="PART", help="a device's part to start at"
+    )
+    devices.add_argument(
+        "--at", action="append", metavar="POINT", help="where each extractor ends, or all of them"
+    )
+    devices.add_argument("--channels", type=int, help="what the extractors give (default: 64)")
+    devices.add_argument(
+        "--by", type=common.words, help="dcc (default), or dcc,rp for a pretext's head beside it"
+    )
+    devices.add_argument("--pretext", help="rotation (default), jigsaw or views")
+
+    extend = use(
+        "extend",
+        "teach a head more classes behind one front; it stays fit for all others",
+        "kit.head digits --front kit.resnet8 --epochs 10 --name kit2",
+    )
+    _add_head(extend, "the head that is taught")
+    extend.add_argument("--front", required=True, help="the front it is taught behind")
+    _add_fronts(extend, "judge it behind these")
+    extend.add_argument(
+        "--classes", type=common.words, metavar="A,B", help="new ones (default: all of the task)"
+    )
+    extend.add_argument(
+        "--moving", action="store_true", help="train the front too, held in its space by --rp"
+    )
+    extend.add_argument("--rp", metavar="HEAD", help="with --moving: the pretext's head")
+    extend.add_argument("--pretext", help="what that head was trained for (default: rotation)")
+    _add_norms(extend, "batch")
+
+    transfer = use(
+        "transfer",
+        "try a ready head behind candidate fronts, at once and fine-tuned",
+        "pair.digits.head digits --fronts pair.digits pair.digits-inverted --epochs 1",
+        resumed=False,
+    )
+    _add_head(transfer, "the head that is ready")
+    _add_fronts(transfer, "candidates")
+    transfer.add_argument(
+        "--others",
+        nargs="+",
+        metavar="HEAD",
+        help="other heads to compare with, beside a fresh one",
+    )
+    transfer.add_argument(
+        "--steps", type=_numbers, metavar="1,10,100", help="measure after so many steps"
+    )
+    _add_norms(transfer, "batch")
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("network", help="whose halves NETWORK.front and NETWORK.head are shelved")
+    _add_task(parser)
+    parser.add_argument("--head", help="another head than the network's own")
+
+
+def _add_head(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("head", help=words)
+    _add_task(parser)
+
+
+def _add_task(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", help="digits, mnist~inverted, ..., a folder, or a file")
+
+
+def _add_fronts(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument(
+        "--fronts",
+        nargs="+",
+        metavar="FRONT",
+        help=f"{words} (default: all on the shelf that fit the head)",
+    )
+
+
+def _add_norms(parser: argparse.ArgumentParser, usual: str) -> None:
+    parser.add_argument(
+        "--norms",
+        choices=("stored", "batch", "recalibrated"),
+        help=f"statistics that batch norms use (default: {usual})",
+    )
+
+
+def _add_loop(parser: argparse.ArgumentParser, resumed: bool) -> None:
+    for name, (kind, words) in (_LOOP | (_RESUMED if resumed else {})).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=words)
+    parser.add_argument("--seed", type=int, default=0)
+    if resumed:
+        parser.add_argument(
+            "--resume",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="go on with an unfinished run of the same settings",
+        )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them.
+
+    >>> _numbers("1,10")
+    (1, 10)
+    """
+    found = common.words(text)
+    if not all(number.isdecimal() for number in found):
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 1,10, got {text!r}")
+    return tuple(map(int, found))
+
+
+_GIVEN = (
+    *("head", "rp", "pretext", "norms", "net", "start", "at", "auxiliary", "nets", "starts"),
+    *("channels", "by", "front", "fronts", "classes", "moving", "others", "steps", "name"),
+    *("shelf", "data", "seed", "resume", *_LOOP, *_RESUMED),
+)
+"""What is handed on to the flow when it was said."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find the parts, use them, shelve and show."""
+    return common.show(_outcome(args), args)
+
+
+def _outcome(args: argparse.Namespace) -> Outcome:
+    from dovetail.flows import reuse_front, reuse_head
+
+    said = vars(args)
+    given = {name: said[name] for name in _GIVEN if said.get(name) is not None}
+    given["task_options"] = common.task_options(args)
+    if "args" in said:
+        given["args"] = dict(args.args)
+    match args.use:
+        case "domain":
+            return reuse_front.domain(args.network, args.task, **given)
+        case "replace":
+            return reuse_front.replace(args.network, args.task, **given)
+        case "devices":
+            return reuse_head.devices(args.task, **given)
+        case "extend":
+            del given["head"]
+            return reuse_head.extend(args.head, args.task, **given)
+        case _:
+            del given["head"]
+            return reuse_head.transfer(args.head, args.task, **given)
