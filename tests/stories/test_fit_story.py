@@ -30,8 +30,8 @@ def test_from_compatible_training_to_its_uses(run):
     assert trained["recombination"] > 0.6
     assert trained["upper_bound"] > 0.95
 
-    found = run("shelf", "find", "--fits", f"{one}.head")["entries"]
-    assert f"{one}.front" in found[0]["name"]  # measured, and the best
+    found = run("shelf", "find", "--fits", f"{one}.head")["rows"]
+    assert found[0]["ref"] == f"{one}.front@1"  # measured together, and the best
 
     joined = run("join", f"{one}.front", f"{other}.head", "--norms", "batch", "--task", low)
     assert joined["why_not"] == []
@@ -50,6 +50,6 @@ def test_from_compatible_training_to_its_uses(run):
     assert wider["classes"] == [str(i) for i in range(10)]
     assert wider["accuracy"][one] > 0.75
 
-    ranked = run("reuse", "transfer", f"{one}.head", low, "--epochs", 0, "--fronts", one, "swapped")
+    ranked = run("reuse", "transfer", f"{one}.head", low, "--epochs", 0, "--fronts", other, one)
     assert ranked["order"][0] == one
     run("shelf", "verify")
