@@ -24,9 +24,9 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.parts.heads import head_like
 from dovetail.tasks.derive import only_classes
-from dovetail.train.devices import shared_head
-from dovetail.train.extension import extend_classes
-from dovetail.train.extension_judge import judge_extension
+from dovetail.train.uses.devices import shared_head
+from dovetail.train.uses.extension import extend_classes
+from dovetail.train.uses.extension_judge import judge_extension
 
 REFERENCE, PHONE, CAMERA = "resnet8", "mobilenetv2", "lenet5"
 CUTS = {

@@ -20,7 +20,7 @@ from compatibility.protocol import Found, Workplace, arguments, mean, spread
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.tasks.derive import resized
-from dovetail.train.transfer import transfer
+from dovetail.train.uses.transfer import transfer
 
 SOURCES = ("changed", "digits")
 STEPS = (0, 3, 10)

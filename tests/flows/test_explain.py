@@ -17,9 +17,9 @@ from dovetail.core.errors import ContractError, SettingsError, ShelfError, TaskE
 from dovetail.core.records import load_record
 from dovetail.core.seeds import generator
 from dovetail.flows.explain import explain_fit
-from dovetail.flows.fit_report import Repair, best_first
-from dovetail.flows.prices import price_of_training
-from dovetail.flows.reasons import reasons_against
+from dovetail.flows.repairing.prices import price_of_training
+from dovetail.flows.repairing.reasons import reasons_against
+from dovetail.flows.repairing.report import Repair, best_first
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part, build

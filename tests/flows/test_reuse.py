@@ -16,14 +16,14 @@ from dovetail.parts.joining import join
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.train import group
-from dovetail.train.devices import shared_head
-from dovetail.train.domain import adapt_domain
-from dovetail.train.domain_judge import judge_adaptation
-from dovetail.train.extension import extend_classes
-from dovetail.train.extension_judge import judge_extension
-from dovetail.train.replacement import replace_front
-from dovetail.train.replacement_judge import judge_replacement
-from dovetail.train.transfer import transfer as try_fronts
+from dovetail.train.uses.devices import shared_head
+from dovetail.train.uses.domain import adapt_domain
+from dovetail.train.uses.domain_judge import judge_adaptation
+from dovetail.train.uses.extension import extend_classes
+from dovetail.train.uses.extension_judge import judge_extension
+from dovetail.train.uses.replacement import replace_front
+from dovetail.train.uses.replacement_judge import judge_replacement
+from dovetail.train.uses.transfer import transfer as try_fronts
 
 FEW = {"epochs": 2, "batch_size": 16}
 NET = {"hidden": [8, 6], "norm": "batch"}

@@ -17,7 +17,7 @@ from dovetail.running.evaluate import evaluate
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.train.compatible import compatible
-from dovetail.train.group import Group
+from dovetail.train.fitting.group import Group
 from dovetail.train.self_supervised import self_supervised
 
 CHOSEN = {"net": "mlp", "args": {"hidden": [8, 6]}, "epochs": 2, "batch_size": 16, "lr": 0.02}

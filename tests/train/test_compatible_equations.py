@@ -15,7 +15,7 @@ from dovetail.parts.heads import fresh_head
 from dovetail.parts.part import build
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
-from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.fitting.group import Auxiliary, Group, Member
 
 AT = "hidden1"
 WAYS = {"dcc": ("dcc",), "rp": ("rp",), "both": ("dcc", "rp")}

@@ -13,8 +13,8 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError, Traini
 from dovetail.objectives.pretexts import Jigsaw
 from dovetail.parts.part import build
 from dovetail.tasks.task import Task
-from dovetail.train.alternating import Alternating
 from dovetail.train.compatible import compatible
+from dovetail.train.fitting.alternating import Alternating
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from dovetail.tasks.derive import inverted
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
 from dovetail.train.end_to_end import end_to_end
-from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.fitting.group import Auxiliary, Group, Member
 
 OPTIONS = {"at": "conv2", "epochs": 2, "batch_size": 16, "seed": 3}
 BOTH = ("dcc", "rp")

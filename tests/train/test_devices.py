@@ -19,7 +19,7 @@ from dovetail.running.evaluate import evaluate
 from dovetail.running.preprocess import prepare
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
-from dovetail.train.devices import shared_head
+from dovetail.train.uses.devices import shared_head
 
 QUICK = {"epochs": 2, "batch_size": 16, "device": "cpu", "lr": 0.05, "channels": 6}
 

@@ -18,9 +18,9 @@ from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import rotated
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
-from dovetail.train.domain import adapt_domain
-from dovetail.train.domain_judge import judge_adaptation
-from dovetail.train.domain_record import DomainAdaptation
+from dovetail.train.uses.domain import adapt_domain
+from dovetail.train.uses.domain_judge import judge_adaptation
+from dovetail.train.uses.domain_record import DomainAdaptation
 
 
 class Blind(Task):

@@ -23,9 +23,9 @@ from dovetail.running.preprocess import prepare
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
-from dovetail.train.devices import shared_head
-from dovetail.train.extension import extend_classes
-from dovetail.train.extension_judge import judge_extension
+from dovetail.train.uses.devices import shared_head
+from dovetail.train.uses.extension import extend_classes
+from dovetail.train.uses.extension_judge import judge_extension
 
 QUICK = {"epochs": 3, "batch_size": 16, "device": "cpu", "lr": 0.05}
 PLAIN = {**QUICK, "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}

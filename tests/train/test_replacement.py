@@ -22,9 +22,9 @@ from dovetail.running.preprocess import prepare
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
-from dovetail.train.replacement import replace_front
-from dovetail.train.replacement_judge import judge_replacement
-from dovetail.train.replacement_record import Replacement
+from dovetail.train.uses.replacement import replace_front
+from dovetail.train.uses.replacement_judge import judge_replacement
+from dovetail.train.uses.replacement_record import Replacement
 
 
 @pytest.fixture(scope="module")

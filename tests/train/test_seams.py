@@ -12,7 +12,7 @@ from dovetail.parts.cutting import CutPoint
 from dovetail.parts.joining import join
 from dovetail.parts.part import build
 from dovetail.train.compatible import compatible
-from dovetail.train.seams import cut_networks, identical_starts, start_alike
+from dovetail.train.fitting.seams import cut_networks, identical_starts, start_alike
 from dovetail.train.supervision import twin
 
 OPTIONS = {"epochs": 1, "batch_size": 16, "seed": 3}

@@ -21,8 +21,8 @@ from dovetail.running.preprocess import prepare
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
-from dovetail.train.transfer import transfer
-from dovetail.train.transfer_record import READY, TransferTrial, Tried
+from dovetail.train.uses.transfer import transfer
+from dovetail.train.uses.transfer_record import READY, TransferTrial, Tried
 
 QUICK = {"batch_size": 16, "device": "cpu"}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from torch import nn
 
 from dovetail.core.errors import ContractError, DovetailError, SettingsError
-from dovetail.flows.fit_report import FitReport
-from dovetail.flows.question import Question
-from dovetail.flows.reasons import common_classes
-from dovetail.flows.repairs import repairs_for
+from dovetail.flows.repairing.question import Question
+from dovetail.flows.repairing.reasons import common_classes
+from dovetail.flows.repairing.repairs import repairs_for
+from dovetail.flows.repairing.report import FitReport
 from dovetail.parts.part import Part, as_part
 from dovetail.running.preprocess import prepare
 from dovetail.shelf.entry import Entry

@@ -10,12 +10,12 @@ from typing import Any
 from dovetail.core.errors import ContractError, DovetailError, SettingsError
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Text, View
-from dovetail.flows.calibrating import calibrating_batches
 from dovetail.flows.explain import EPOCHS, explain_fit
-from dovetail.flows.fit_report import FitReport
 from dovetail.flows.locate import find_part
 from dovetail.flows.measured_fits import evaluated, keep_measured
 from dovetail.flows.outcome import Outcome
+from dovetail.flows.repairing.calibrating import calibrating_batches
+from dovetail.flows.repairing.report import FitReport
 from dovetail.parts.joining import join as join_parts
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part

@@ -10,13 +10,13 @@ from dovetail.closed_form.stitch import stitch
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Text
-from dovetail.flows.calibrating import calibrating_batches
 from dovetail.flows.explain import EPOCHS, reference_on, refuse_other_space
 from dovetail.flows.locate import find_part
 from dovetail.flows.measured_fits import evaluated, keep_measured
 from dovetail.flows.outcome import Outcome
-from dovetail.flows.question import learnable
-from dovetail.flows.trained_repairs import head_norms
+from dovetail.flows.repairing.calibrating import calibrating_batches
+from dovetail.flows.repairing.question import learnable
+from dovetail.flows.repairing.trained_repairs import head_norms
 from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part

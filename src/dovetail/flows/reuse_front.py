@@ -27,10 +27,10 @@ from dovetail.parts.norms import Norms
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
-from dovetail.train.domain import adapt_domain
-from dovetail.train.domain_judge import judge_adaptation
-from dovetail.train.replacement import replace_front
-from dovetail.train.replacement_judge import judge_replacement
+from dovetail.train.uses.domain import adapt_domain
+from dovetail.train.uses.domain_judge import judge_adaptation
+from dovetail.train.uses.replacement import replace_front
+from dovetail.train.uses.replacement_judge import judge_replacement
 
 __all__ = ["domain", "replace"]
 

@@ -31,11 +31,11 @@ from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
-from dovetail.train.devices import shared_head
-from dovetail.train.extension import extend_classes
-from dovetail.train.extension_judge import judge_extension
-from dovetail.train.transfer import transfer as try_fronts
-from dovetail.train.transfer_record import TransferTrial
+from dovetail.train.uses.devices import shared_head
+from dovetail.train.uses.extension import extend_classes
+from dovetail.train.uses.extension_judge import judge_extension
+from dovetail.train.uses.transfer import transfer as try_fronts
+from dovetail.train.uses.transfer_record import TransferTrial
 
 __all__ = ["devices", "extend", "transfer"]
 

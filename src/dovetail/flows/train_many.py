@@ -29,9 +29,9 @@ from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.task import Task
-from dovetail.train.auxiliaries import AUXILIARIES
 from dovetail.train.compatible import WAYS, compatible
-from dovetail.train.compatible_record import CompatibleFit
+from dovetail.train.fitting.auxiliaries import AUXILIARIES
+from dovetail.train.fitting.record import CompatibleFit
 
 __all__ = ["auxiliary_heads", "train_compatible"]
 

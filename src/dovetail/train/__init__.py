@@ -6,22 +6,22 @@
 """
 
 from dovetail.train.compatible import compatible
-from dovetail.train.compatible_record import CompatibleFit
-from dovetail.train.devices import shared_head
-from dovetail.train.domain import adapt_domain
-from dovetail.train.domain_judge import judge_adaptation
 from dovetail.train.end_to_end import end_to_end
-from dovetail.train.extension import extend_classes
-from dovetail.train.extension_judge import judge_extension
 from dovetail.train.fit import Fit
+from dovetail.train.fitting.record import CompatibleFit
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
-from dovetail.train.replacement import replace_front
-from dovetail.train.replacement_judge import judge_replacement
 from dovetail.train.self_supervised import self_supervised
 from dovetail.train.snapshots import Snapshots
 from dovetail.train.stitch import stitch
-from dovetail.train.transfer import transfer
+from dovetail.train.uses.devices import shared_head
+from dovetail.train.uses.domain import adapt_domain
+from dovetail.train.uses.domain_judge import judge_adaptation
+from dovetail.train.uses.extension import extend_classes
+from dovetail.train.uses.extension_judge import judge_extension
+from dovetail.train.uses.replacement import replace_front
+from dovetail.train.uses.replacement_judge import judge_replacement
+from dovetail.train.uses.transfer import transfer
 
 __all__ = [
     "CompatibleFit",

@@ -1,6 +1,6 @@
 r"""Training networks whose parts fit each other without fine-tuning.
 
-Three ways, in any combination (see :mod:`dovetail.train.group` for the objective):
+Three ways, in any combination (see :mod:`dovetail.train.fitting.group` for the objective):
 
 - ``"dcc"``: a shared auxiliary head that *discriminates the common classes*;
 - ``"rp"``: a shared auxiliary head for a pretext, by default *rotation prediction*: no labels;
@@ -29,12 +29,12 @@ from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.auxiliaries import AUXILIARIES, shared_heads
-from dovetail.train.compatible_parts import finished_group
-from dovetail.train.compatible_record import CompatibleFit, Stage
-from dovetail.train.group import Group, Member
+from dovetail.train.fitting.auxiliaries import AUXILIARIES, shared_heads
+from dovetail.train.fitting.finishing import finished_group
+from dovetail.train.fitting.group import Group, Member
+from dovetail.train.fitting.record import CompatibleFit, Stage
+from dovetail.train.fitting.seams import At, cut_networks, identical_starts, start_alike
 from dovetail.train.options import LoopOptions, Options
-from dovetail.train.seams import At, cut_networks, identical_starts, start_alike
 from dovetail.train.stages import stage_file
 from dovetail.train.supervision import augmentation, starting_facts, try_once, twin
 

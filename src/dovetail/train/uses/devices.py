@@ -37,13 +37,13 @@ from dovetail.parts.weights import digest_of
 from dovetail.running.forward import outputs_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.compatible_record import OWN, CompatibleFit, Stage
-from dovetail.train.device_record import DeviceTraining
-from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.fitting.group import Auxiliary, Group, Member
+from dovetail.train.fitting.record import OWN, CompatibleFit, Stage
+from dovetail.train.fitting.seams import At, Network, cut_networks
 from dovetail.train.options import LoopOptions, Options
 from dovetail.train.recombined import accuracy
-from dovetail.train.seams import At, Network, cut_networks
 from dovetail.train.supervision import augmentation, starting_facts, twin
+from dovetail.train.uses.device_record import DeviceTraining
 
 __all__ = ["shared_head"]
 

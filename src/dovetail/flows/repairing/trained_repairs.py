@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 
 from dovetail.core.errors import ContractError
-from dovetail.flows.attempts import Attempt, command_for, judged, why_not
-from dovetail.flows.fit_report import Repair
-from dovetail.flows.prices import price_of_training, seconds_of
-from dovetail.flows.question import Question, learnable
+from dovetail.flows.repairing.attempts import Attempt, command_for, judged, why_not
+from dovetail.flows.repairing.prices import price_of_training, seconds_of
+from dovetail.flows.repairing.question import Question, learnable
+from dovetail.flows.repairing.report import Repair
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import join
 from dovetail.parts.modes import evaluating
@@ -23,8 +23,8 @@ from dovetail.parts.part import Part
 from dovetail.parts.stitching import seam
 from dovetail.tasks.task import Task
 from dovetail.train.options import Options
-from dovetail.train.replacement import replace_front
 from dovetail.train.stitch import HeadNorms, stitch
+from dovetail.train.uses.replacement import replace_front
 
 __all__ = ["head_norms", "retraining", "trained_stitch"]
 

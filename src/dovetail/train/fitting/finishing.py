@@ -11,10 +11,10 @@ from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.weights import digest_of
 from dovetail.tasks.derive import only_classes
-from dovetail.train.compatible_record import OWN, CompatibleFit, CompatibleTraining, Stage
-from dovetail.train.group import Auxiliary
+from dovetail.train.fitting.group import Auxiliary
+from dovetail.train.fitting.record import OWN, CompatibleFit, CompatibleTraining, Stage
+from dovetail.train.fitting.seams import Network
 from dovetail.train.recombined import judged
-from dovetail.train.seams import Network
 
 __all__ = ["finished_group"]
 

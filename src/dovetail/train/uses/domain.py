@@ -37,13 +37,13 @@ from dovetail.train.answering import (
     refuse_unanswerable,
     without_labels,
 )
-from dovetail.train.domain_record import DomainAdaptation
 from dovetail.train.fit import Fit
-from dovetail.train.judging import refuse_norms
 from dovetail.train.loop import run_loop
 from dovetail.train.options import LoopOptions, Options
 from dovetail.train.recombined import joined, random_batches
 from dovetail.train.supervision import augmentation, labelled_batches, starting_facts
+from dovetail.train.uses.domain_record import DomainAdaptation
+from dovetail.train.uses.refusing import refuse_norms
 
 __all__ = ["adapt_domain"]
 

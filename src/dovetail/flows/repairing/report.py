@@ -9,7 +9,7 @@ from typing import Literal
 
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Table, Text, View
-from dovetail.flows.reasons import Reason
+from dovetail.flows.repairing.reasons import Reason
 
 __all__ = ["FitReport", "Repair", "best_first", "best_norms"]
 

@@ -34,7 +34,7 @@ from dovetail.train.loop import run_loop
 from dovetail.train.options import LoopOptions, Options
 from dovetail.train.recombined import accuracy, joined
 from dovetail.train.supervision import augmentation, labelled_batches
-from dovetail.train.transfer_record import READY, TransferFit, TransferTrial, Tried
+from dovetail.train.uses.transfer_record import READY, TransferFit, TransferTrial, Tried
 
 __all__ = ["transfer"]
 

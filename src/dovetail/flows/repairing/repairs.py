@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.flows.attempts import Attempt, outcome_of
-from dovetail.flows.fit_report import Repair, best_first
-from dovetail.flows.question import Question
-from dovetail.flows.trained_repairs import retraining, trained_stitch
-from dovetail.flows.untrained_repairs import adaptation, chain, recalibration, solved_stitch
+from dovetail.flows.repairing.attempts import Attempt, outcome_of
+from dovetail.flows.repairing.question import Question
+from dovetail.flows.repairing.report import Repair, best_first
+from dovetail.flows.repairing.trained_repairs import retraining, trained_stitch
+from dovetail.flows.repairing.untrained_repairs import (
+    adaptation,
+    chain,
+    recalibration,
+    solved_stitch,
+)
 
 __all__ = ["repairs_for"]
 

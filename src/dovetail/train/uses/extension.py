@@ -37,12 +37,12 @@ from dovetail.running.preprocess import prepare
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Split, Task
-from dovetail.train.compatible_record import Stage
-from dovetail.train.extension_judge import shares
-from dovetail.train.extension_record import ClassExtension, ExtensionFit
-from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.fitting.group import Auxiliary, Group, Member
+from dovetail.train.fitting.record import Stage
 from dovetail.train.options import LoopOptions, Options
 from dovetail.train.recombined import joined, random_batches
+from dovetail.train.uses.extension_judge import shares
+from dovetail.train.uses.extension_record import ClassExtension, ExtensionFit
 
 __all__ = ["extend_classes"]
 

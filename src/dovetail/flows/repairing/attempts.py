@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.core.errors import ContractError, DovetailError
-from dovetail.flows.fit_report import Repair, best_norms
-from dovetail.flows.question import Question, one_line
+from dovetail.flows.repairing.question import Question, one_line
+from dovetail.flows.repairing.report import Repair, best_norms
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 

@@ -38,8 +38,8 @@ from dovetail.running.preprocess import prepare
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
-from dovetail.train.alternating import Alternating
 from dovetail.train.fit import WATCHED
+from dovetail.train.fitting.alternating import Alternating
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options
 from dovetail.train.recombined import random_batches

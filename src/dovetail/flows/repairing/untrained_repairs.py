@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from dovetail.closed_form.stitch import stitch
 from dovetail.core.errors import ContractError, ShelfError
-from dovetail.flows.attempts import Attempt, command_for, judged, why_not
-from dovetail.flows.calibrating import calibrating_batches
-from dovetail.flows.fit_report import Repair
-from dovetail.flows.prices import seconds_of
-from dovetail.flows.question import Question, one_line
+from dovetail.flows.repairing.attempts import Attempt, command_for, judged, why_not
+from dovetail.flows.repairing.calibrating import calibrating_batches
+from dovetail.flows.repairing.prices import seconds_of
+from dovetail.flows.repairing.question import Question, one_line
+from dovetail.flows.repairing.report import Repair
 from dovetail.parts.joining import adapter, join
 from dovetail.parts.norms import has_batch_norm
 from dovetail.parts.part import Part

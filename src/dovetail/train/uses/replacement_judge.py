@@ -6,9 +6,9 @@ from dovetail.measures.paired import paired_difference
 from dovetail.parts.norms import Norms, has_batch_norm
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Split, Task
-from dovetail.train.judging import refuse_norms, refuse_unknown_classes
 from dovetail.train.recombined import answers
-from dovetail.train.replacement_record import JudgedReplacement, Switch
+from dovetail.train.uses.refusing import refuse_norms, refuse_unknown_classes
+from dovetail.train.uses.replacement_record import JudgedReplacement, Switch
 
 __all__ = ["judge_replacement", "policies_for", "switch_between"]
 

@@ -7,8 +7,8 @@ trained through it,
     \min_{f'}\; \frac1n \sum_i \Big[ \ell\big(h(f'(x_i)), y_i\big) + \dots \Big] ,
 
 where the dots are the losses of other frozen heads of the same space, if there are any (see
-:mod:`dovetail.train.group`).  The new front then gives the head's space, and fits whatever else
-takes it, as far as the heads it was trained through pin that space down.
+:mod:`dovetail.train.fitting.group`).  The new front then gives the head's space, and fits whatever
+else takes it, as far as the heads it was trained through pin that space down.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from dovetail.running.forward import outputs_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.answering import refuse_other_answers
-from dovetail.train.auxiliaries import AUXILIARIES
 from dovetail.train.fit import Fit
-from dovetail.train.group import Auxiliary, Group, Member
-from dovetail.train.judging import refuse_norms, refuse_unknown_classes
+from dovetail.train.fitting.auxiliaries import AUXILIARIES
+from dovetail.train.fitting.group import Auxiliary, Group, Member
 from dovetail.train.options import LoopOptions, Options
 from dovetail.train.recombined import accuracy, joined
-from dovetail.train.replacement_judge import policies_for, switch_between
-from dovetail.train.replacement_record import Replacement
 from dovetail.train.supervision import augmentation, starting_facts, twin
+from dovetail.train.uses.refusing import refuse_norms, refuse_unknown_classes
+from dovetail.train.uses.replacement_judge import policies_for, switch_between
+from dovetail.train.uses.replacement_record import Replacement
 
 __all__ = ["replace_front"]
 

@@ -14,7 +14,7 @@ import torch
 
 from dovetail.core.errors import ContractError, DovetailError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.flows.reasons import Reason, common_classes, reasons_against
+from dovetail.flows.repairing.reasons import Reason, common_classes, reasons_against
 from dovetail.parts.norms import Norms, has_batch_norm
 from dovetail.parts.part import Part
 from dovetail.recombination.recombining import recombine

@@ -8,9 +8,9 @@ from dovetail.measures.paired import paired_difference
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Split, Task
-from dovetail.train.domain_record import JudgedAdaptation, Reading
-from dovetail.train.judging import refuse_norms, refuse_unknown_classes
 from dovetail.train.recombined import answers
+from dovetail.train.uses.domain_record import JudgedAdaptation, Reading
+from dovetail.train.uses.refusing import refuse_norms, refuse_unknown_classes
 
 __all__ = ["judge_adaptation"]
 

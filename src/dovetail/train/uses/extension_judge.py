@@ -12,8 +12,8 @@ from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Split, Task
-from dovetail.train.extension_record import ExtensionJudgement, Shares
 from dovetail.train.recombined import accuracy, answers
+from dovetail.train.uses.extension_record import ExtensionJudgement, Shares
 
 __all__ = ["judge_extension", "shares"]
 

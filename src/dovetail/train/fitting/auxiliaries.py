@@ -13,8 +13,8 @@ from dovetail.objectives.asking import Pretext
 from dovetail.parts.heads import head_like
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
-from dovetail.train.group import Auxiliary
-from dovetail.train.seams import Network
+from dovetail.train.fitting.group import Auxiliary
+from dovetail.train.fitting.seams import Network
 
 __all__ = ["AUXILIARIES", "shared_heads"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Series, Table, Text, View
 from dovetail.parts.part import Part
-from dovetail.train.compatible_record import OWN, Stage
 from dovetail.train.fit import Fit
+from dovetail.train.fitting.record import OWN, Stage
 
 __all__ = ["ClassExtension", "ExtensionFit", "ExtensionJudgement", "Shares"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Series, Table, Text, View
-from dovetail.train.compatible_record import OWN, Stage
+from dovetail.train.fitting.record import OWN, Stage
 
 __all__ = ["DeviceTraining"]
 

@@ -1,0 +1,1 @@
+"""Why two parts do not fit, and what each repair would give and cost."""

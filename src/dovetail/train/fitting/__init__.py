@@ -1,0 +1,1 @@
+"""The engine of compatibility: networks cut at a seam, shared heads, one objective, by turns."""

@@ -1,0 +1,1 @@
+"""What parts that fit are good for: new domains, new extractors, many devices, faster transfer."""
