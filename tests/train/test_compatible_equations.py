@@ -6,13 +6,14 @@ import pytest
 import torch
 from references import compatible as slow
 from references.pretexts import rearranged
+from torch import nn
 
 from dovetail.objectives.conflicts import project_conflicts
 from dovetail.objectives.pretexts import Jigsaw, Rotation
-from dovetail.parts.contract import Preprocess
+from dovetail.parts.contract import Contract, Port, Preprocess
 from dovetail.parts.cutting import cut
 from dovetail.parts.heads import fresh_head
-from dovetail.parts.part import build
+from dovetail.parts.part import Part, build
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
 from dovetail.train.fitting.group import Auxiliary, Group, Member
@@ -240,6 +241,15 @@ def test_the_other_network_has_no_gradient(nets, tasks, heads, conflicts):
         gradient_of(group, place)
         for module in (group.fronts[1 - place], group.heads[1 - place]):
             assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_a_front_without_weights_runs_where_its_head_is(tasks):
+    task = tasks[0]
+    port = (Port((16,)),)
+    head = Part(nn.Linear(16, 3, device="meta"), Contract(port, (Port((3,)),)))
+    group = Group([Member("kept", Part(nn.Identity(), Contract(port, port)), head, task)], [])
+    loss = group.step((0, (task.inputs.flatten(1), task.targets)))
+    assert loss.device.type == "meta"
 
 
 def test_a_batch_without_common_examples_teaches_its_own_head_only(nets, tasks, heads):

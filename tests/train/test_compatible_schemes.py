@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from train.compatible_setting import (
     all_bytes,
     assert_same_bytes,
@@ -16,8 +17,11 @@ from train.compatible_setting import (
 
 from dovetail.core.errors import ContractError
 from dovetail.core.records import load_record
+from dovetail.objectives.pretexts import Rotation
+from dovetail.parts.contract import Contract, Port
 from dovetail.parts.joining import join
-from dovetail.parts.part import build
+from dovetail.parts.norms import with_batch_statistics
+from dovetail.parts.part import Part, build
 from dovetail.running.evaluate import evaluate
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
@@ -190,6 +194,21 @@ def test_a_frozen_head_is_checked_as_it_is_used(first, tasks):
     assert "new dcc validation accuracy" in rows[0]
 
 
+def test_a_pretext_is_checked_with_the_statistics_of_its_views(first, tasks):
+    """What a front has stored are those of images that nobody turned."""
+    rows = []
+    for value in (None, 1e6):
+        front, head = first_halves(first)
+        shared = Auxiliary("rp", copy.deepcopy(first.auxiliaries["rp"]), Rotation())
+        for buffer in (*front.module.buffers(), *shared.head.module.buffers()):
+            if value is not None and buffer.is_floating_point():
+                buffer.fill_(value)  # nobody may read it
+        group = Group([Member("new", front, head, tasks[0])], [shared])
+        rows.append(group.eval().validation(0)())
+    name = "new rp validation accuracy"
+    assert rows[0][name] == rows[1][name] > 0.25
+
+
 def first_halves(fit):
     return copy.deepcopy(fit.fronts[0]), copy.deepcopy(fit.heads[0])
 
@@ -208,6 +227,18 @@ def test_checks_do_not_depend_on_how_the_data_lies(first, tasks):
         found.append(Group([member], [frozen]).eval().validation(0)())
     name = "new dcc validation accuracy"
     assert found[0][name] == pytest.approx(found[1][name], abs=0.02)
+
+
+def test_a_front_that_uses_the_batch_is_checked_on_all_classes():
+    """In order, whole batches would be of one class, whose mean such a front takes away."""
+    targets = torch.cat([torch.arange(4) % 2, torch.arange(1200) // 600])
+    split = {"train": torch.arange(4), "validation": torch.arange(4, 1204), "test": []}
+    task = Task(2.0 * targets[:, None] - 1, targets, split=split)
+    port, by_batch = (Port((1,)),), with_batch_statistics(nn.BatchNorm1d(1, affine=False))
+    signs = nn.Linear(1, 2, bias=False)
+    signs.load_state_dict({"weight": torch.tensor([[-1.0], [1.0]])})
+    member = Member("new", Part(by_batch, Contract(port, port)), Part(signs), task)
+    assert Group([member], []).eval().validation(0)()["new validation accuracy"] == 1.0
 
 
 def test_a_group_shares_one_space(tasks):
@@ -260,6 +291,26 @@ def test_without_a_shared_head_there_is_no_shared_space(tasks, by, channels):
     x = torch.rand(4, 1, 8, 8)
     own = join(fit.fronts[1], fit.heads[1]).module.eval()
     assert torch.equal(own(x), fit.networks[1].module(x))
+
+
+def test_a_loss_without_weight_makes_no_space(first, tasks):
+    alone = compatible([lenet(1), lenet(2)], tasks, by=("dcc",), weights={"dcc": 0.0}, **OPTIONS)
+    assert alone.record.space is None
+    assert len(spaces(alone) - {None}) == 2
+    beside = compatible([lenet(1), lenet(2)], tasks, by=BOTH, weights={"dcc": 0.0}, **OPTIONS)
+    assert beside.fronts[0].contract.gives[0].space == beside.record.space is not None
+    assert beside.auxiliaries["dcc"].contract.takes[0].space is None
+    later = compatible(
+        lenet(2),
+        tasks[1],
+        by=BOTH,
+        scheme="incremental",
+        auxiliaries=first.auxiliaries,
+        weights={"dcc": 0.0, "rp": 0.0},
+        **OPTIONS,
+    )
+    assert later.fronts[0].contract.gives[0].space != first.record.space
+    assert later.auxiliaries == first.auxiliaries
 
 
 def test_parts_still_join_when_they_come_from_a_shelf(first, second, tmp_path):

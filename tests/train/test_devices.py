@@ -157,6 +157,14 @@ def test_no_validation_split(task):
     assert "trained" in repr(fit.record)
 
 
+def test_one_validation_example_has_no_statistics_of_a_batch(task):
+    rows = torch.arange(len(task.targets))
+    split = {"train": rows[:-1], "validation": rows[-1:], "test": rows[:0]}
+    lone = Task(task.inputs, task.targets, split=split)
+    fit = shared_head([mlp(8, norm="batch")], lone, at="hidden1", **QUICK)
+    assert fit.record.accuracy == {}
+
+
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [

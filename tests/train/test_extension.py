@@ -17,7 +17,6 @@ from dovetail.parts.cutting import cut
 from dovetail.parts.heads import extend_head
 from dovetail.parts.joining import join
 from dovetail.parts.part import build, from_pretrained
-from dovetail.running.evaluate import evaluate
 from dovetail.running.forward import outputs_of
 from dovetail.running.preprocess import prepare
 from dovetail.tasks.batches import Batches
@@ -179,7 +178,8 @@ def test_batches_of_one_class_do_not_decide(devices, frozen, bars, monkeypatch):
     by_class = Task(bars.inputs[order], bars.targets[order], classes=bars.classes, split=rows)
     monkeypatch.setattr(recombined, "_BATCH", 8)
     whole = join(devices.fronts[0], frozen.head, norms="batch")
-    in_order = evaluate(whole, by_class, batch_size=8).accuracy
+    images, labels = by_class.subset("test")
+    in_order = (outputs_of(whole, images, batch_size=8).argmax(1) == labels).double().mean()
     found = judge_extension({"big": devices.fronts[0]}, devices.heads[0], frozen.head, by_class)
     assert found.after["big"].all > in_order + 0.1
 
@@ -200,6 +200,16 @@ def test_no_validation_split(bars):
     assert fit.record.accuracy is None
     assert fit.head.origin.measured == {}
     assert len(fit.record.view()) == 1
+
+
+def test_one_validation_example_is_refused_before_training(devices, bars):
+    rows = torch.arange(len(bars.targets))
+    split = {"train": rows[:-1], "validation": rows[-1:], "test": rows[:0]}
+    lone = Task(bars.inputs, bars.targets, classes=bars.classes, split=split)
+    seen = []
+    with pytest.raises(TaskError, match="no statistics of a batch"):
+        extend_classes(*devices.heads, devices.fronts[0], lone, callbacks=(seen.append,), **QUICK)
+    assert seen == []
 
 
 def refused(error, says, head, front, task, *args, **more):

@@ -12,6 +12,7 @@ from torch import nn
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
+from dovetail.measures.paired import paired_difference
 from dovetail.objectives.pretexts import Jigsaw
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
@@ -24,7 +25,7 @@ from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
 from dovetail.train.uses.replacement import replace_front
 from dovetail.train.uses.replacement_judge import judge_replacement
-from dovetail.train.uses.replacement_record import Replacement
+from dovetail.train.uses.replacement_record import JudgedReplacement, Replacement, Switch
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +324,21 @@ def test_the_judgement_as_a_file(production, task, tmp_path):
     assert load_record(found.save(tmp_path / "j.json")) == found
     assert found.change.difference == 0
     assert "cannot be ruled out" in found.view()[0].text
+
+
+def test_what_comes_first_still_does_after_reading(production, task, tmp_path):
+    """JSON keeps no order of names: neither of classes nor of policies."""
+    _, head = production
+    right = torch.tensor([True, True, False])
+    worse, same_as_before = paired_difference(right, ~right), paired_difference(right, right)
+    switch = Switch("stored", worse, {"b": worse, "a": same_as_before})
+    found = JudgedReplacement(task="t", split="test", switches=(switch,), chance=0.5)
+    read = load_record(found.save(tmp_path / "j.json"))
+    assert list(read.classes) == list(found.classes) == ["b", "a"]
+    assert read.view() == found.view()
+    fit = replace_front(candidate(norm="batch"), head, task, at="hidden1", epochs=2)
+    assert fit.record.accuracy["stored"] != fit.record.accuracy["batch"]
+    assert repr(load_record(fit.record.save(tmp_path / "r.json"))) == repr(fit.record)
 
 
 # Mistakes -----------------------------------------------------------------------------------------

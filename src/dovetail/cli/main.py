@@ -44,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if _out_of_memory(error):
+            print(
+                "dovetail: out of memory; ask for less (--channels, --set, --batch-size)",
+                file=sys.stderr,
+            )
+            return 2
         if not _users_mistake(error):
             raise
         print(f"dovetail: {_in_options(str(error))}", file=sys.stderr)
@@ -64,6 +70,16 @@ _OPTIONS = {
     "auxiliaries=": "--auxiliary",
     "moving=True": "--moving",
     "rp_head=": "--rp",
+    "extend it first: train.extend_classes": "extend it first with 'dovetail reuse extend'",
+    "which by= does": "which --by does",
+    "at= names": "--at names",
+    "say at= to": "say --at to",
+    "of common=": "of --common",
+    "build it with classes=": "build it with --set classes=",
+    "norms='batch'": "--norms batch",
+    "norms='recalibrated'": "--norms recalibrated",
+    "fit.auxiliaries['rp'] of shared_head(by=('dcc', 'rp'))": "of 'reuse devices --by dcc,rp'",
+    "one train.compatible(..., by=('rp', ...))": "one 'train --how compatible --by rp'",
 }
 """How the command line spells what errors call by their Python names."""
 
@@ -79,6 +95,19 @@ def _users_mistake(error: Exception) -> bool:
 
     out_of_space = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES)
     return out_of_space or isinstance(error, DovetailError)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether Python or torch could not allocate; on the CPU torch says so in words only.
+
+    >>> _out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    True
+    >>> _out_of_memory(RuntimeError("shapes differ"))
+    False
+    """
+    said = str(error)
+    in_words = "can't allocate memory" in said or "out of memory" in said
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and in_words)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -13,6 +13,7 @@ that takes what the other front gives can then follow the first one.  No label i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -83,7 +84,7 @@ def stitch(
             refuse_other_inputs(inputs, part.contract)
     held = max(1, len(rows) // HELD_OUT)
     fitted, judged = LeastSquares(), LeastSquares()
-    between = _seam(front, onto, raw[rows[:1]])
+    between = _seam(front, onto, raw[rows[:2]])
     for x, y in _features(front, onto, raw, rows[held:]):
         fitted.update(x, y)
     best = fitted.solve(ridge)
@@ -131,13 +132,13 @@ def _chosen(
     return raw, among[drawn[:limit]]
 
 
-def _seam(front: Part, onto: Part, one: Tensor) -> Seam:
-    """The two ports, with the shapes that one input shows where a contract leaves them open."""
+def _seam(front: Part, onto: Part, few: Tensor) -> Seam:
+    """The two ports, with the shapes that some inputs show where a contract leaves them open."""
     ports = []
     for part in (front, onto):
         gives = part.contract.gives
         if len(gives) == 1 and (gives[0].shape is None or None in gives[0].shape):
-            seen = ports_of(outputs_of(part, one))[0].shape or ()
+            seen = ports_of(outputs_of(part, few))[0].shape or ()
             gives = (with_shape(gives[0], seen),)
         ports.append(gives)
     return seam(ports[0], ports[1])
@@ -146,8 +147,11 @@ def _seam(front: Part, onto: Part, one: Tensor) -> Seam:
 def _features(
     front: Part, onto: Part, raw: Tensor, rows: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What both give, as rows: an image each, or a position of an image each."""
-    for some in torch.split(rows, BATCH):
+    """What both give, as rows: an image each, or a position of an image each.
+
+    Batches are of like size: a front that normalises by the batch can do nothing with one image.
+    """
+    for some in rows.tensor_split(math.ceil(len(rows) / BATCH)):
         inputs = raw.index_select(0, some)
         yield _as_rows(outputs_of(front, inputs)), _as_rows(outputs_of(onto, inputs))
 

@@ -12,13 +12,14 @@ from dovetail.core.records import Record
 from dovetail.core.views import Block, Text, View
 from dovetail.flows.explain import EPOCHS, explain_fit
 from dovetail.flows.locate import find_part
-from dovetail.flows.measured_fits import evaluated, keep_measured
+from dovetail.flows.measured_fits import keep_measured
 from dovetail.flows.outcome import Outcome
 from dovetail.flows.repairing.calibrating import calibrating_batches
 from dovetail.flows.repairing.report import FitReport
 from dovetail.parts.joining import join as join_parts
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
+from dovetail.running.evaluate import evaluate
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.task import Task
@@ -77,7 +78,7 @@ def join(
     facts: dict[str, Any] = {"contract": str(joined.contract), "why_not": reasons, "norms": norms}
     records: tuple[Record, ...] = ()
     if loaded is not None:
-        measured = evaluated(joined, loaded)
+        measured = evaluate(joined, loaded)
         store = None if adapt else _existing(shelf)  # an adapter between them is on no shelf
         kept = store is not None and keep_measured(store, parts, measured, loaded, norms)
         blocks += measured.view()

@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.closed_form.stitch import stitch
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import SettingsError, TaskError, shown
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Text
 from dovetail.flows.explain import EPOCHS, reference_on, refuse_other_space
 from dovetail.flows.locate import find_part
-from dovetail.flows.measured_fits import evaluated, keep_measured
+from dovetail.flows.measured_fits import keep_measured
 from dovetail.flows.outcome import Outcome
 from dovetail.flows.repairing.calibrating import calibrating_batches
 from dovetail.flows.repairing.question import learnable
+from dovetail.flows.repairing.reasons import common_classes
 from dovetail.flows.repairing.trained_repairs import head_norms
 from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
+from dovetail.running.evaluate import evaluate
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
@@ -76,6 +78,12 @@ def mend(
         check_name(f"{name}.stitch")
         store.check_writable()
     loaded = load_task(task, data=data, **(task_options or {}))
+    if loaded.kind == "classes" and len(common_classes(head, loaded)) < 2:
+        raise TaskError(
+            f"a repair is measured on classes that head and task share by name, two or more; "
+            f"{refs[1]!r} knows {shown(', '.join(head.contract.classes or ()))}, "
+            f"{loaded.name!r} has {shown(', '.join(loaded.classes))}"
+        )
     known = learnable(head, loaded)
     if known.size("test") == 0:
         raise TaskError(f"{known.name!r} has no test examples to measure on")
@@ -83,7 +91,7 @@ def mend(
     if repair == "stitch" and onto is None:
         onto = _found(store, front, head, loaded)
     done = REPAIRS[repair](Wanted(front, head, loaded, norms, onto, epochs))
-    measured = evaluated(done.joined, known)
+    measured = evaluate(done.joined, known)
     through = [] if done.between is None else [done.between]
     blocks: list[Block] = [Text(f"Repaired {' and '.join(refs)} by {repair}, norms {done.norms}.")]
     facts: dict[str, Any] = {
@@ -120,7 +128,7 @@ def _stitch(wanted: Wanted) -> Mended:
         raise SettingsError("a stitch by least squares needs a front of the head's space")
     refuse_other_space(wanted.reference, wanted.head)
     made = stitch(wanted.front, wanted.reference, wanted.task)
-    norms = wanted.norms or "stored"
+    norms = wanted.norms or head_norms(wanted.head)
     batches = calibrating_batches(wanted.front, wanted.task) if norms == "recalibrated" else None
     return Mended(join(wanted.front, made, wanted.head, norms=norms, data=batches), made, norms)
 

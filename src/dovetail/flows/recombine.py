@@ -93,7 +93,8 @@ def _kept(record: Recombination, folder: str | Path) -> View:
         count = keep_fits(record, Shelf(folder, create=False))
     except ShelfError as error:
         return (Text(f"Not kept on the shelf: {error}", style="warning"),)
-    return (Text(f"{count} measurements are kept on the shelf {folder}.", style="note"),)
+    said = "1 measurement is" if count == 1 else f"{count} measurements are"
+    return (Text(f"{said} kept on the shelf {folder}.", style="note"),)
 
 
 def _short(parts: dict[str, Part]) -> dict[str, Part]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.core.errors import SettingsError
+from dovetail.core.errors import SettingsError, ShelfError
 from dovetail.core.records import Record
 from dovetail.core.views import Text, View
 from dovetail.flows.locate import FRONTS, HEADS, find_half, find_part, name_of, own_head, stem_of
@@ -24,6 +24,7 @@ from dovetail.flows.shelving import (
 )
 from dovetail.flows.train_many import auxiliary_heads
 from dovetail.parts.norms import Norms
+from dovetail.parts.part import Part
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
@@ -59,7 +60,7 @@ def domain(
     """
     front = find_half(network, FRONTS, shelf)
     behind = find_half(head or own_head(network, shelf), HEADS, shelf)
-    asked = find_part(rp or _shared(network, "rp"), shelf)
+    asked = find_part(rp, shelf) if rp else _pretext_head(network, shelf)
     task = load_task(source, data=data, **(task_options or {}))
     name = check_name(name or f"{stem_of(network)}-to-{names_for([task.name])[0]}")
     check_name(f"{name}.front")
@@ -202,7 +203,14 @@ def _outcome(
     )
 
 
-def _shared(network: str, which: str) -> str:
+def _pretext_head(network: str, shelf: str | Path) -> Part:
     """The head that a network's group shares: ``pair.rp`` for ``pair.digits``."""
     group, dot, _ = stem_of(network).rpartition(".")
-    return f"{group}{dot}{which}"
+    name = f"{group}{dot}rp"
+    try:
+        return find_part(name, shelf)
+    except ShelfError:
+        raise ShelfError(
+            f"no pretext's head {name!r} for {network!r} on the shelf {shelf}; name it with --rp. "
+            "It comes with the network from 'train --how compatible --by rp'"
+        ) from None

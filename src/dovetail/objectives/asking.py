@@ -81,7 +81,8 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
     if len(shape) != 3:
         raise TaskError(
             f"{name} needs images [channels, height, width], but the inputs have shape "
-            f"{list(shape)}; pretexts for vectors are for you to write (see objectives.Pretext)"
+            f"{list(shape)}; leave 'rp' out of by= in compatible training, or "
+            "write one for vectors (see objectives.Pretext)"
         )
     if min(shape[1:]) < side or shape[0] < 1:
         raise TaskError(f"{name} needs images of at least {side}×{side}, got {list(shape)}")

@@ -20,6 +20,9 @@ from dovetail.running.preprocess import prepare, refuse_other_inputs
 
 __all__ = ["correlated"]
 
+_WIDEST = 4096
+"""More channels are left out: every one is correlated with every other, and then matched."""
+
 
 def correlated(rows: list[Row]) -> tuple[Alike, ...]:
     """Correlate every two fronts that give one tensor of the same shape for the same images.
@@ -40,7 +43,7 @@ def correlated(rows: list[Row]) -> tuple[Alike, ...]:
                 features[row.name] = found[0]
         fronts = {name: fronts[name] for name in features}
         for one, other in combinations(features, 2):
-            if features[one].shape == features[other].shape:
+            if features[one].shape == features[other].shape and features[one].shape[1] <= _WIDEST:
                 piece = CrossMoments.of(features[one], features[other])
                 known = moments.get((one, other))
                 moments[one, other] = piece if known is None else known.merge(piece)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.core.records import Record
+from dovetail.core.seeds import generator
 from dovetail.core.views import Cell, Heatmap, Table, Text, View
 from dovetail.measures.outputs import class_measures, confusion, label_measures, number_measures
 from dovetail.parts.norms import uses_batch_statistics
@@ -92,6 +93,9 @@ def evaluate(
 ) -> Evaluation:
     """Measure a part on one split of a task, matching classes by name.
 
+    A part that normalises by the batch gets the examples in a fixed random order: data often lie
+    class by class, and the statistics of one class are not those of the data.
+
     >>> from dovetail.parts.part import build
     >>> task = Task(torch.rand(60, 1, 8, 8), [0, 1, 2] * 20, name="noise")
     >>> evaluate(build("mlp", classes=3), task).n
@@ -105,11 +109,16 @@ def evaluate(
         raise TaskError(f"{task.name!r} has pair labels only; there is nothing to evaluate against")
     refuse_other_inputs(task, part.contract)
     columns = _columns(part, task)
+    mixed = uses_batch_statistics(part.module)
+    if mixed:
+        order = torch.randperm(len(inputs), generator=generator(0, "evaluation"))
+        inputs, targets = inputs[order], targets[order]
     outputs = outputs_of(part, inputs, batch_size=batch_size)
     settings: dict[str, Any] = {
         "split": split,
         "batch_size": batch_size,
         "norms": _norms(part),
+        "order": "random" if mixed else "stored",
         "task_fingerprint": task.fingerprint,
         "part_digest": part.digest,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
 from dovetail.parts.modes import evaluating
+from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.running.preprocess import prepare
 
@@ -25,7 +27,8 @@ def outputs_of(
     """``each(part(x))`` for all inputs ``[n, ...]``, in evaluation mode, gathered on the CPU.
 
     The part runs where its weights are; its mode is as before afterwards.  ``each`` shrinks a
-    batch of outputs before it is kept.
+    batch of outputs before it is kept.  Where a batch's own statistics are used, batches are of
+    like size, at most ``batch_size``: an example left to itself would have none.
 
     >>> outputs_of(Part(torch.nn.Flatten()), torch.ones(3, 2, 2)).shape
     torch.Size([3, 4])
@@ -39,6 +42,8 @@ def outputs_of(
             f"{part.described!r} takes {len(part.contract.takes)} tensors, not one; "
             "join it to its other half first"
         )
+    if uses_batch_statistics(part.module):
+        batch_size = math.ceil(len(inputs) / math.ceil(len(inputs) / batch_size))
     kept = []
     with evaluating(part.module):
         for start in range(0, len(inputs), batch_size):

@@ -130,6 +130,10 @@ def compatible(
     if "iiw" in by:
         start_alike(networks)
     given = dict(auxiliaries or {})
+    if common is not None and "dcc" in given:
+        raise SettingsError("the 'dcc' head of auxiliaries= has its classes; leave common= out")
+    if "dcc" not in by and (common is not None or common_limit is not None):
+        raise SettingsError("common= and common_limit= are about 'dcc', which by= does not ask for")
     heads = shared_heads(by, networks, given, common, asked, shares, scheme, device, seed)
     if common_limit is not None:
         if common_limit < len(next((a.classes for a in heads if a.name == "dcc"), ())):
@@ -159,6 +163,7 @@ def compatible(
     identity = {
         "preprocess": [whole.contract.preprocess for whole in wholes],
         "starts": [starting_facts(start) for start in starts],
+        "given": {name: starting_facts(part) for name, part in given.items()},
         **settings,
     }
     turns = [networks] if scheme == "joint" else [[network] for network in networks]

@@ -18,7 +18,7 @@ from dovetail.running.forward import outputs_of
 from dovetail.running.preprocess import prepare
 from dovetail.tasks.task import SPLITS, Split, Task
 
-__all__ = ["accuracy", "answers", "joined", "judged", "random_batches"]
+__all__ = ["accuracy", "answers", "in_random_order", "joined", "judged", "random_batches"]
 
 _CALIBRATION = 2048
 """So many training images, without their labels, give a norm its statistics."""
@@ -34,10 +34,10 @@ def joined(front: Part, head: Part, task: Task, norms: Norms, *, seed: int = 0) 
     if norms != "recalibrated":
         return join(front, head, norms=norms, force=True)
     rows = torch.cat(random_batches(task.indices("train"), seed))[:_CALIBRATION]
-    batches = [
+    batches = (
         prepare(task.inputs[some], front.contract).to(front.device)
         for some in random_batches(rows, seed)
-    ]
+    )
     return join(front, head, norms=norms, force=True, data=batches)
 
 
@@ -83,11 +83,19 @@ def judged(
     front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
 ) -> Evaluation:
     """Front and head together on a split, its images in a random order: all measures."""
+    whole, size = joined(front, head, task, norms, seed=seed), _even(task.size(split))
+    return evaluate(whole, in_random_order(task, split, seed), split=split, batch_size=size)
+
+
+def in_random_order(task: Task, split: Split, seed: int) -> Task:
+    """The task with the rows of one split in the order of :func:`random_batches`.
+
+    Data may lie class by class, as folders of images do: then whole batches would be of one class,
+    with statistics that a network which normalises by the batch never met.
+    """
     indices: dict[Split, Tensor] = {each: task.indices(each) for each in SPLITS}
     indices[split] = torch.cat(random_batches(indices[split], seed))
-    whole = joined(front, head, task, norms, seed=seed)
-    size = _even(task.size(split))
-    return evaluate(whole, task.derived(task.name, indices=indices), split=split, batch_size=size)
+    return task.derived(task.name, indices=indices)
 
 
 def random_batches(rows: Tensor, seed: int) -> list[Tensor]:

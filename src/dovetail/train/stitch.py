@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dovetail.core.device import choose_device
 from dovetail.core.errors import ContractError, SettingsError, TaskError
-from dovetail.core.seeds import generator, seeded
+from dovetail.core.seeds import seeded
 from dovetail.parts.joining import join
 from dovetail.parts.norms import uses_batch_statistics, with_batch_statistics
 from dovetail.parts.origin import Origin
@@ -31,11 +31,12 @@ from dovetail.parts.stitching import Seam, seam, stitch_part
 from dovetail.running.forward import outputs_of
 from dovetail.running.preprocess import prepare, refuse_other_inputs
 from dovetail.tasks.batches import Batches
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
 from dovetail.train.loop import run_loop
 from dovetail.train.options import LoopOptions, Options
-from dovetail.train.supervision import LOSSES, Prepared, validation
+from dovetail.train.recombined import in_random_order
+from dovetail.train.supervision import LOSSES, Prepared, starting_facts, validation
 from dovetail.train.supply import Supply
 
 __all__ = ["HeadNorms", "stitch"]
@@ -124,9 +125,13 @@ def stitch(
         _batches(before, task, chosen.batch_size, seed),
         step,
         chosen,
-        validate=_validation(before, tail, _shuffled(task, seed)),
+        validate=_validation(before, tail, in_random_order(task, "validation", seed)),
         seed=seed,
-        identity={"preprocess": front.contract.preprocess, **settings},
+        identity={
+            "preprocess": front.contract.preprocess,
+            "frozen": [starting_facts(part) for part in (front, head)],
+            **settings,
+        },
         label=task.name,
     )
     record = Training(part=begun.described, task=task.name, rows=rows, settings=settings)
@@ -259,19 +264,3 @@ def _kept(before: Part, task: Task, rows: Tensor) -> Tensor | None:
     if uses_batch_statistics(before.module):
         return None
     return Supply(before, task.inputs, rows).kept
-
-
-def _shuffled(task: Task, seed: int) -> Task:
-    """The task with its validation rows in random order.
-
-    Sorted by class, as folders of images are, whole batches would be of one class, and a head that
-    normalises by the batch would be judged on statistics that it never meets.
-    """
-    rows = task.indices("validation")
-    drawn = torch.randperm(len(rows), generator=generator(seed, "validation"))
-    indices: dict[Split, Tensor] = {
-        "train": task.indices("train"),
-        "validation": rows[drawn],
-        "test": task.indices("test"),
-    }
-    return task.derived(task.name, indices=indices)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.core.errors import ContractError, DovetailError
-from dovetail.flows.repairing.question import Question, one_line
+from dovetail.flows.repairing.question import NORMS, Question, one_line
 from dovetail.flows.repairing.report import Repair, best_norms
+from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 
@@ -36,9 +37,15 @@ def outcome_of(attempt: Attempt, question: Question) -> Repair:
         return replace(repair, applies=False, why_not=one_line(error))
 
 
-def judged(question: Question, repair: Repair, tail: Part, seconds: float) -> Repair:
+def judged(
+    question: Question,
+    repair: Repair,
+    tail: Part,
+    seconds: float,
+    policies: tuple[Norms, ...] = NORMS,
+) -> Repair:
     """The repair with the accuracy of the front and ``tail``, under the best policy of norms."""
-    found = question.accuracies(question.front, tail)
+    found = question.accuracies(question.front, tail, policies)
     norms = best_norms(found)
     return replace(repair, kind="measured", accuracy=found[norms], seconds=seconds, norms=norms)
 

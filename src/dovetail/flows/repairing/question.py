@@ -103,13 +103,15 @@ class Question:
     def _unmended(self) -> tuple[dict[str, float], str | None]:
         return self._tried(self.front) if self.flows else ({}, None)
 
-    def accuracies(self, front: Part, tail: Part) -> dict[str, float]:
+    def accuracies(
+        self, front: Part, tail: Part, policies: tuple[Norms, ...] = NORMS
+    ) -> dict[str, float]:
         """The share of right answers with each policy of norms that can be measured.
 
         Raises:
             ContractError: none can; the message says why.
         """
-        wanted = NORMS if any(has_batch_norm(p.module) for p in (front, tail)) else NORMS[:1]
+        wanted = policies if any(has_batch_norm(p.module) for p in (front, tail)) else NORMS[:1]
         found: dict[str, float] = {}
         problems = []
         for norms in wanted:
@@ -120,7 +122,7 @@ class Question:
         if not found:
             raise ContractError(problems[0])
         # Without batch norms there is nothing for a policy to decide.
-        return found if len(wanted) > 1 else dict.fromkeys(NORMS, found["stored"])
+        return found if wanted == policies else dict.fromkeys(policies, found["stored"])
 
     def _accuracy(self, front: Part, tail: Part, norms: Norms) -> float:
         if self.task is None:

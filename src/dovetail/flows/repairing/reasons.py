@@ -93,13 +93,14 @@ def _port(given: Port, taken: Port) -> list[tuple[str, str, Weight]]:
     if given.dtype != taken.dtype:
         says = f"The front gives {given.dtype}, the head takes {taken.dtype}."
         found.append(("dtype", says, "stops"))
-    if given.activation != taken.activation:
+    agree = given.space is not None and given.space == taken.space
+    if not agree and given.activation != taken.activation:
         says = (
             f"The head was made for what comes out of {_after(taken)}, the front ends in "
             f"{_after(given)}: the range of the features is another."
         )
         found.append(("activation", says, "spoils"))
-    if given.space is None or given.space != taken.space:
+    if not agree:
         found.append(("space", _spaces(given.space, taken.space), "spoils"))
     return found
 

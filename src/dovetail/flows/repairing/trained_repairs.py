@@ -6,11 +6,13 @@ are timed, and what follows from them is called expected.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import torch
 
 from dovetail.core.errors import ContractError
+from dovetail.flows.locate import stem_of
 from dovetail.flows.repairing.attempts import Attempt, command_for, judged, why_not
 from dovetail.flows.repairing.prices import price_of_training, seconds_of
 from dovetail.flows.repairing.question import Question, learnable
@@ -61,8 +63,10 @@ def trained_stitch(question: Question) -> Attempt:
             )
         )
         images = f"{kept.size('train')} of {task.size('train')}"
+        # What it was trained for, and no other: the head's norms as asked for, the front's stored.
+        tail = join(fit.parts[0], head, norms=norms)
         return replace(
-            judged(question, repair, join(fit.parts[0], head, norms=norms), seconds),
+            judged(question, repair, tail, seconds, ("stored",)),
             norms=norms,
             known_by=f"Trained for {question.epochs} epochs on {images} training images.",
         )
@@ -83,6 +87,7 @@ def retraining(question: Question, trained: Repair) -> Attempt:
         "images with labels, and time",
         why_not=why_not(lambda: _refuse_unlearnable(front, head)),
         python=f"dt.train.replace_front(front, head, {question.learns_from})",
+        command=_replacing(question),
     )
 
     def measured(task: Task) -> Repair:
@@ -107,6 +112,15 @@ def retraining(question: Question, trained: Repair) -> Attempt:
         return replace(priced, accuracy=(low + high) / 2, low=low, high=high, known_by=said)
 
     return Attempt(repair, measured)
+
+
+def _replacing(question: Question) -> str:
+    """The command for a head that has a network's name; nothing for another."""
+    front, head = question.names.get("front", "FRONT"), question.names.get("head", "HEAD")
+    if stem_of(head) == head:
+        return ""
+    task = question.names.get("task", "TASK")
+    return shlex.join(["dovetail", "reuse", "replace", stem_of(head), task, "--from", front])
 
 
 def head_norms(head: Part) -> HeadNorms:

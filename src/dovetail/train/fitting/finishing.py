@@ -60,9 +60,7 @@ def finished_group(
         fronts.append(front.changed(origin=origin))
         backs.append(head.changed(origin=origin))
     shared = {
-        a.name: _taking(frozen[a.name], space)
-        if a.name in frozen
-        else _kept(a, space, record, settings)
+        a.name: _shared(a, frozen.get(a.name), space if a.weight else None, record, settings)
         for a in heads
     }
     parts = (*(part for pair in zip(fronts, backs, strict=True) for part in pair), *shared.values())
@@ -79,6 +77,7 @@ def finished_group(
 
 def _space(at: str, heads: Sequence[Auxiliary], given: Mapping[str, Part]) -> str | None:
     """The group's space: that of the frozen heads, or named after the heads that it shares."""
+    heads = [a for a in heads if a.weight]  # a loss without weight makes nothing agree
     if not heads:
         return None
     for auxiliary in heads:
@@ -105,9 +104,16 @@ def _taking(head: Part, space: str | None) -> Part:
     return head.changed(contract=replace(head.contract, takes=takes))
 
 
-def _kept(
-    auxiliary: Auxiliary, space: str | None, record: CompatibleTraining, settings: dict[str, Any]
+def _shared(
+    auxiliary: Auxiliary,
+    frozen: Part | None,
+    space: str | None,
+    record: CompatibleTraining,
+    settings: dict[str, Any],
 ) -> Part:
+    """The head as it was given, if it was frozen; else with what it was trained to."""
+    if frozen is not None:
+        return frozen if space is None else _taking(frozen, space)
     found = [
         record.final[f"{name} {auxiliary.name} {OWN}"]
         for name in record.networks

@@ -42,7 +42,7 @@ from dovetail.train.fit import WATCHED
 from dovetail.train.fitting.alternating import Alternating
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options
-from dovetail.train.recombined import random_batches
+from dovetail.train.recombined import in_random_order
 from dovetail.train.supervision import Prepared, labelled_batches, validation
 
 __all__ = ["Auxiliary", "Group", "Member"]
@@ -163,7 +163,7 @@ class Group(nn.Module):
         """What the loop descends: the sum of the losses of one batch of one member."""
         place, (inputs, targets) = turn
         member = self.members[place]
-        device = member.front.device
+        device = next(self.parameters()).device  # a front may have no weights
         targets = targets.to(device)
         taught = targets[:, 1].bool() if targets.ndim == 2 else None
         labels = targets[:, 0] if targets.ndim == 2 else targets
@@ -260,22 +260,25 @@ class Group(nn.Module):
 
     def _checks(self, place: int, seed: int) -> Iterator[Callable[[], dict[str, float]]]:
         member = self.members[place]
-        rows = member.task.indices("validation")
+        # A fixed random order: data may lie class by class, and what is frozen uses the batch.
+        task = in_random_order(member.task, "validation", seed)
+        rows = task.indices("validation")
         if len(rows) == 0:
             return
         if member.head is not None:
             whole = _chained(member, member.head.module)
-            own = validation(whole, member.task, F.cross_entropy)
+            own = validation(whole, task, F.cross_entropy)
             assert own is not None  # there is a validation split
             yield lambda: {f"{member.name} {name}": value for name, value in own().items()}
-        # A fixed random order: data may lie class by class, and a frozen head uses the batch.
-        rows = torch.cat(random_batches(rows, seed))[:_CHECKED]
+        rows = rows[:_CHECKED]
         for number, auxiliary in enumerate(self.auxiliaries):
             whole, name = _chained(member, self.shared[number]), f"{member.name} {auxiliary.name}"
             if auxiliary.pretext is not None:
                 if len(rows) > 1:
                     few = member.task.inputs.index_select(0, rows)
-                    yield _pretext_check(whole, name, auxiliary.pretext, few, seed)
+                    # What the front has stored are statistics of images that nobody turned.
+                    asked = whole.changed(module=with_batch_statistics(whole.module))
+                    yield _pretext_check(asked, name, auxiliary.pretext, few, seed)
             elif not member.unlabelled:
                 codes = self._codes[place][number][member.task.targets.index_select(0, rows)]
                 common = codes != OTHER
@@ -302,7 +305,7 @@ def _pretext_check(
     def check() -> dict[str, float]:
         draw, loss, solved = generator(seed, "validation views"), 0.0, 0.0
         with evaluating(whole.module):
-            # All views of an image are in one batch, as in training, for those that use the batch.
+            # All views of an image are in one batch, as in training: its statistics are the mix's.
             for some in images.tensor_split(math.ceil(len(images) / _BATCH)):
                 views, answers = pretext.views(prepare(some, whole.contract), draw)
                 outputs = whole(views.to(whole.device)).cpu()

@@ -136,6 +136,7 @@ def shared_head(
         identity={
             "preprocess": [network.front.contract.preprocess for network in networks],
             "starts": [starting_facts(start) for start in starts],
+            "given": None if head is None else starting_facts(head),
             **settings,
         },
         label=f"one head for {len(networks)}",
@@ -286,7 +287,7 @@ def _finished(
     fronts = [_giving(network.front, space) for network in networks]
     heads = {a.name: _taking(a.head, space) for a in auxiliaries}
     head, reached = heads["dcc"], {}
-    if task.size("validation"):
+    if task.size("validation") > 1:  # one has no statistics of a batch
         reached = {
             network.name: accuracy(front, head, task, "batch", split="validation")
             for network, front in zip(networks, fronts, strict=True)

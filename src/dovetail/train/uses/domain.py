@@ -155,6 +155,7 @@ def adapt_domain(
         seed=seed,
         identity={
             "preprocess": mine.contract.preprocess,
+            "through": starting_facts(rp_head),
             **starting_facts(front),
             **settings,
         },

@@ -30,7 +30,7 @@ from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Contract
 from dovetail.parts.heads import extend_head
 from dovetail.parts.modes import evaluating
-from dovetail.parts.norms import Norms, recalibrate, with_batch_statistics
+from dovetail.parts.norms import Norms, has_batch_norm, recalibrate, with_batch_statistics
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.running.preprocess import prepare
@@ -111,6 +111,7 @@ def extend_classes(
     wider = extend_head(head, new, seed=seed)
     wider.module.requires_grad_(True).to(device)
     taught = only_classes(task, wider.contract.classes or ())
+    _refuse_lone_example(taught, norms, reference_front, head)
     front = _copied(reference_front, device)
     settings: dict[str, Any] = {
         "how": "extend-classes",
@@ -138,7 +139,15 @@ def extend_classes(
         chosen,
         seed=seed,
         augment=changes,
-        identity={"preprocess": reference_front.contract.preprocess, **settings},
+        identity={
+            "preprocess": reference_front.contract.preprocess,
+            "parts": [
+                supervision.starting_facts(part)
+                for part in (head, reference_front, rp_head)
+                if part is not None
+            ],
+            **settings,
+        },
         label=f"{len(new)} new classes",
     )
     after = front if moving else reference_front
@@ -176,6 +185,16 @@ def _new_classes(
     if not new:
         raise TaskError(f"{head.described!r} knows all classes of {task.name!r} already")
     return tuple(new)
+
+
+def _refuse_lone_example(task: Task, norms: Norms, *parts: Part) -> None:
+    """Refuse a validation split without statistics of a batch before anything is trained."""
+    batch = norms == "batch" and any(has_batch_norm(part.module) for part in parts)
+    if batch and task.size("validation") == 1:
+        raise TaskError(
+            f"{task.name!r} has one example in its validation split, which has no statistics of a "
+            "batch; give it more or none, or say norms='stored'"
+        )
 
 
 def _refuse_pretext_head(front: Part, rp_head: Part | None, pretext: Pretext) -> None:

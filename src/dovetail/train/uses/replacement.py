@@ -135,7 +135,12 @@ def replace_front(
         chosen,
         seed=seed,
         augment=changes,
-        identity={"preprocess": front.contract.preprocess, **starting_facts(start), **settings},
+        identity={
+            "preprocess": front.contract.preprocess,
+            "through": [starting_facts(each) for each in (head, *given.values())],
+            **starting_facts(start),
+            **settings,
+        },
         label=task.name,
     )
     front.module.eval()

@@ -20,7 +20,7 @@ _SHOWN = 10
 class Switch:
     """From the old front to the new one behind the same head, with one policy of norms.
 
-    ``classes`` compares the examples of each class, that with the largest drop first.
+    ``classes`` compares the examples of each class.
 
     >>> change = PairedDifference(n=200, both=180, gained=4, lost=9, low=-0.064, high=0.012)
     >>> Switch("stored", change, {})
@@ -30,6 +30,11 @@ class Switch:
     norms: str
     change: PairedDifference
     classes: dict[str, PairedDifference]
+
+    @property
+    def worst_first(self) -> dict[str, PairedDifference]:
+        """The classes in an order that no file keeps: that with the largest drop first."""
+        return dict(sorted(self.classes.items(), key=lambda each: (each[1].difference, each[0])))
 
     def __repr__(self) -> str:
         said = repr(self.change).removeprefix("PairedDifference(")
@@ -68,7 +73,7 @@ class JudgedReplacement(Record, kind="judged-replacement"):
     @property
     def classes(self) -> dict[str, PairedDifference]:
         """The change of each class, the largest drop first."""
-        return self.switches[0].classes
+        return self.switches[0].worst_first
 
     def view(self) -> View:
         """The change, by policy of norms and by class."""
@@ -123,7 +128,8 @@ class Replacement(Training, kind="replacement"):
         return (*blocks, *super().view())
 
     def __repr__(self) -> str:
-        said = "".join(f", accuracy {value:.4g}" for value in list(self.accuracy.values())[:1])
+        asked = self.settings.get("norms", next(iter(self.accuracy), None))
+        said = f", accuracy {self.accuracy[asked]:.4g}" if asked in self.accuracy else ""
         where = f"{self.part} before {self.head}, on {self.task}"
         return f"Replacement({where}: {len(self.rows)} epochs{said})"
 
@@ -136,7 +142,7 @@ def switch_blocks(switches: Sequence[Switch], split: str) -> View:
     )
     worst = tuple(
         (name, change.n, change.before, change.after, change.shown)
-        for name, change in list(first.classes.items())[:_SHOWN]
+        for name, change in list(first.worst_first.items())[:_SHOWN]
     )
     return (
         Text(_verdict(first)),
