@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -48,15 +48,19 @@ class Workplace:
     kept: Path
 
     def once(self, key: str, make: Callable[[], Found]) -> Found:
-        """What ``make`` found, from disk if it was found before."""
+        """What ``make`` found, from disk if it was found before under the same protocol."""
         file = self.kept / f"{self.protocol.scale}, {key}.json".replace("/", "-").replace(" ", "_")
+        protocol = asdict(self.protocol)
         if not file.exists():
             found = make()
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps(found, indent=1).encode())
+            kept = {"protocol": protocol, "found": found}
+            write_whole(file, json.dumps(kept, indent=1).encode())
             print(key, {name: round(value, 3) for name, value in found.items()}, flush=True)
-        found = json.loads(file.read_text())
-        return {name: float(value) for name, value in found.items()}
+        kept = json.loads(file.read_text())
+        if kept["protocol"] != protocol:
+            raise SystemExit(f"{file} was found under another protocol; delete it to run it again")
+        return {name: float(value) for name, value in kept["found"].items()}
 
 
 def arguments(description: str | None, name: str) -> tuple[argparse.Namespace, Workplace]:

@@ -204,7 +204,7 @@ class Recombination(Record, kind="recombination"):
             "own head": lambda pair: pair.own.get(first),
             "among all classes": lambda pair: pair.unmasked.get(first),
             "images": lambda pair: pair.n,
-            "what the contract says": _said,
+            "contract": _said,
         }
         rows = tuple(tuple(show(pair) for show in columns.values()) for pair in self.pairs)
         formats = ("", *(".1%",) * (len(columns) - 3), "", "")
@@ -254,9 +254,11 @@ class Recombination(Record, kind="recombination"):
 
 
 def _said(pair: Pair) -> str:
+    """What is against the join, in a word each: names of spaces are for the data, not the eye."""
     if pair.obstacle is not None:
         return pair.obstacle
-    return "fits" if pair.fits else "; ".join(pair.why_not)
+    differ = dict.fromkeys(reason.partition(": ")[2] or reason for reason in pair.why_not)
+    return "fits" if pair.fits else ", ".join(f"other {each.split()[0]}" for each in differ)
 
 
 def _accuracy_with(norms: str) -> Callable[[Pair], Cell]:
