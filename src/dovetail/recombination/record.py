@@ -202,7 +202,7 @@ class Recombination(Record, kind="recombination"):
         columns |= {
             "chance": lambda pair: pair.chance,
             "own head": lambda pair: pair.own.get(first),
-            "among all classes": lambda pair: pair.unmasked.get(first),
+            "all classes": lambda pair: pair.unmasked.get(first),
             "images": lambda pair: pair.n,
             "contract": _said,
         }
