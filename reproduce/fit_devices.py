@@ -9,7 +9,7 @@ that the source calls fair), and as the network it is.
 The claim of the source, at its margin: the two others, with the shipped head, are within 3 points
 of being trained themselves with such a head, and above the 50 % of knowing five classes perfectly.
 Fixed beforehand.  (A pilot with batches of 128 and five epochs, 40 steps, left the networks of the
-bound half-trained, at 52 to 66 %; hence batches of 32 and eight epochs.)  All with batch statistics,
+bound half-trained, at 52 to 66 %; hence batches of 32, eight epochs.)  All with batch statistics,
 but for the networks as they are, which have stored ones.  Needs ``make data``.
 """
 
