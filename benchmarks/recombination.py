@@ -39,7 +39,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rows = []
-    for net, at, count, k in (("resnet8", "layer2", 512, 4), ("lenet5", "conv2", 4096, 8)):
+    for net, at, count, k in (("resnet8", "layer2", 512, 4), ("lenet5", "conv2", 1024, 6)):
         extra = {"norm": "batch", "channels": 1, "size": 28}
         halves = [dt.cut(dt.build(net, seed=seed, **extra), at=at) for seed in range(k)]
         everything = torch.arange(count + 10)

@@ -1,0 +1,234 @@
+r"""Gradients of single samples in two forms, and the inner products of two blocks of them.
+
+The gradient of output :math:`c` of sample :math:`i` with respect to a weight matrix is a sum over
+the positions at which the matrix was used, :math:`g_{ic} = \sum_k G_{ick} A_{ik}^\top`, of what
+went in times what came back.  An inner product then needs no gradient at all,
+
+.. math::
+    \langle g_{ic}, g_{jd} \rangle
+        = \sum_{k,l} \langle A_{ik}, A_{jl} \rangle \, \langle G_{ick}, G_{jdl} \rangle ,
+
+which for one position costs the sum of the two widths instead of their product; a bias beside the
+matrix adds one to :math:`\langle A_{ik}, A_{jl} \rangle`.  With many positions the gradients
+themselves are the smaller ones.  :func:`inner` takes the cheaper way.  Features may be float32;
+every inner product is taken in float64, because a float32 Gram matrix soon has negative eigenvalues.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+__all__ = ["Dense", "Outer", "inner", "summed"]
+
+ROOM = 2**25  # bytes of one temporary
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Gradients written out, ``rows [n, o, p]`` for a parameter of ``p`` numbers."""
+
+    rows: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes to keep."""
+        return self.rows.nbytes
+
+    def dense(self) -> Tensor:
+        """The gradients ``[n, o, p]``."""
+        return self.rows
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Their sum ``[p]`` with weights ``[n, o]``."""
+        return torch.einsum("no,nop->p", weights, self.rows)
+
+    def compact(self) -> Dense:
+        """The same, in the smaller form."""
+        return self
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Gradients as sums of outer products over positions, in ``g`` groups of columns.
+
+    ``inputs [n, g, k, a]`` (or integers ``[n, 1, k, 1]``, rows of a table of ``size`` rows),
+    ``grads [n, o, g, k, b]``.  The parameter reads ``[g, b, a]``, or ``[g, a, b]`` with
+    ``input_first``.  ``bias`` names the parameter that was added at the same places.
+    """
+
+    inputs: Tensor
+    grads: Tensor
+    size: int
+    input_first: bool = False
+    bias: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes to keep."""
+        return self.inputs.nbytes + self.grads.nbytes
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether the inputs are rows of a table."""
+        return not self.inputs.is_floating_point()
+
+    def like(self, other: Dense | Outer) -> bool:
+        """Whether the two can be contracted as they are."""
+        return (
+            isinstance(other, Outer)
+            and (self.size, self.input_first, self.looks_up)
+            == (other.size, other.input_first, other.looks_up)
+            and self.grads.shape[2] == other.grads.shape[2]
+            and self.grads.shape[4] == other.grads.shape[4]
+        )
+
+    def columns(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        """The gradients ``[n, o, g, stop - start, a]`` of some of the columns of ``grads``."""
+        grads = self.grads[..., start:stop].to(dtype)
+        n, o, g, k, b = grads.shape
+        if self.looks_up:
+            where = self.inputs[:, :, None].expand(n, o, k, b)  # g is 1
+            table = grads.new_zeros(n, o, self.size, b)
+            return table.scatter_add_(2, where, grads[:, :, 0]).transpose(2, 3)[:, :, None]
+        left = grads.permute(0, 2, 1, 4, 3).reshape(n, g, o * b, k)
+        product = left @ self.inputs.to(dtype)
+        return product.reshape(n, g, o, b, self.size).transpose(1, 2)
+
+    def dense(self) -> Tensor:
+        """The gradients ``[n, o, p]`` in the order of the parameter."""
+        found = self.columns(0, self.grads.shape[4], self.grads.dtype)
+        return (found.transpose(3, 4) if self.input_first else found).flatten(2)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Their sum ``[p]`` with weights ``[n, o]``, without writing any out."""
+        grads = torch.einsum("no,nogkb->ngkb", weights, self.grads)[:, None]
+        return replace(self, grads=grads).dense().sum((0, 1))
+
+    def compact(self) -> Dense | Outer:
+        """The same, in the smaller form, where that is also the faster one."""
+        n, o, g, k, b = self.grads.shape
+        numbers = n * o * g * b * self.size
+        if numbers <= self.inputs.numel() + self.grads.numel() and not _in_pairs(self, self):
+            return Dense(self.dense())
+        return self
+
+
+def summed(several: list[Dense | Outer]) -> Dense | Outer:
+    """One parameter used at several places: its gradient is the sum over all of them.
+
+    >>> a, g = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 1, 3)
+    >>> twice = summed([Outer(a, g, 2), Outer(a, g, 2)])
+    >>> inner(twice, twice).item()  # (1 + 1)^2 times the six numbers of one use
+    24.0
+    """
+    first = several[0]
+    if len(several) == 1:
+        return first
+    if isinstance(first, Outer) and all(first.like(other) for other in several[1:]):
+        outers = [one for one in several if isinstance(one, Outer)]
+        inputs = torch.cat([one.inputs for one in outers], 2)
+        return replace(first, inputs=inputs, grads=torch.cat([one.grads for one in outers], 3))
+    total = first.dense().clone()
+    for other in several[1:]:
+        total += other.dense()
+    return Dense(total)
+
+
+def inner(
+    left: Dense | Outer, right: Dense | Outer, *, diagonal: bool = False, bias: bool = False
+) -> Tensor:
+    """Inner products of gradients, float64 ``[n, o, m, o]``, or ``[n, m, o]`` for ``diagonal``.
+
+    ``bias`` adds those of the bias beside a matrix; see :func:`takes_bias`.
+
+    >>> inner(Dense(torch.ones(2, 1, 5)), Dense(torch.ones(3, 1, 5))).shape
+    torch.Size([2, 1, 3, 1])
+    """
+    if isinstance(left, Outer) and isinstance(right, Outer) and left.like(right):
+        if _in_pairs(left, right, diagonal):
+            return _by_positions(left, right, diagonal, bias)
+        return _by_columns(left, right, diagonal)
+    return _rows(left.dense(), right.dense(), diagonal)
+
+
+def takes_bias(left: Dense | Outer, right: Dense | Outer, diagonal: bool) -> str | None:
+    """The bias that :func:`inner` can take along at no cost, if there is one."""
+    if isinstance(left, Outer) and isinstance(right, Outer) and left.like(right):
+        same = left.bias == right.bias
+        return left.bias if same and _in_pairs(left, right, diagonal) else None
+    return None
+
+
+def _in_pairs(left: Outer, right: Outer, diagonal: bool = False) -> bool:
+    """Whether pairs of positions cost fewer products than gradients written out."""
+    outputs = left.grads.shape[1] * (1 if diagonal else right.grads.shape[1])
+    k, b = left.grads.shape[3:]
+    size = 1 if left.looks_up else left.size
+    return k * right.grads.shape[3] * (size + outputs * (b + 1)) <= outputs * left.size * b
+
+
+def _rows(left: Tensor, right: Tensor, diagonal: bool) -> Tensor:
+    """Inner products of rows ``[n, o, p]`` and ``[m, o, p]``."""
+    n, o, p = left.shape
+    m = len(right)
+    if diagonal:
+        by_output = left.double().transpose(0, 1) @ right.double().permute(1, 2, 0)
+        return by_output.permute(1, 2, 0)
+    product: Tensor = left.double().reshape(n * o, p) @ right.double().reshape(m * o, p).T
+    return product.reshape(n, o, m, o)
+
+
+def _by_columns(left: Outer, right: Outer, diagonal: bool) -> Tensor:
+    """Write the gradients out, some columns at a time."""
+    wide = left.grads.shape[4]
+    n, o, g = left.grads.shape[:3]
+    step = max(1, ROOM // (8 * max(n, len(right.grads)) * o * g * left.size))
+    total: Tensor | None = None
+    for start in range(0, wide, step):
+        here, there = (
+            one.columns(start, min(start + step, wide), torch.float64).flatten(2)
+            for one in (left, right)
+        )
+        part = _rows(here, there, diagonal)
+        total = part if total is None else total.add_(part)
+    assert total is not None, "a matrix has columns"
+    return total
+
+
+def _by_positions(left: Outer, right: Outer, diagonal: bool, bias: bool) -> Tensor:
+    """Multiply the inner products of inputs and of output gradients, group by group."""
+    n, o, groups, k = left.grads.shape[:4]
+    m, l_ = len(right.grads), right.grads.shape[3]
+    total = left.grads.new_zeros((n, m, o) if diagonal else (n, o, m, o), dtype=torch.float64)
+    side = max(1, math.isqrt(ROOM // (8 * k * l_))) if k * l_ > 1 else max(n, m)
+    for group in range(groups):
+        for i in range(0, n, side):
+            for j in range(0, m, side):
+                one, other = slice(i, i + side), slice(j, j + side)
+                a = _inputs(left, right, one, other, group) + int(bias)  # [i, k, j, l]
+                g, h = left.grads[one, :, group].double(), right.grads[other, :, group].double()
+                if k == l_ == 1:
+                    part = _rows(g[:, :, 0], h[:, :, 0], diagonal)
+                    a = a[:, 0, :, 0]
+                    part *= a[:, :, None] if diagonal else a[:, None, :, None]
+                    into = total[one, other] if diagonal else total[one, :, other]
+                    into += part
+                    continue
+                for c in range(o):
+                    for d in (c,) if diagonal else range(o):
+                        b = torch.einsum("ikx,jlx->ikjl", g[:, c], h[:, d])
+                        into = total[one, other, c] if diagonal else total[one, c, other, d]
+                        into += b.mul_(a).sum((1, 3))
+    return total
+
+
+def _inputs(left: Outer, right: Outer, one: slice, other: slice, group: int) -> Tensor:
+    """Inner products ``[i, k, j, l]`` of what went in."""
+    a, b = left.inputs[one, group], right.inputs[other, group]
+    if left.looks_up:
+        return (a[:, :, None] == b[None, None, :, :, 0]).double()
+    return torch.einsum("ikx,jlx->ikjl", a.double(), b.double())

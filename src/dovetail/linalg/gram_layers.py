@@ -1,0 +1,262 @@
+r"""Find where parameters enter a network, and read gradients of single samples off those places.
+
+The graph that autograd keeps of one forward pass names every place a parameter is used, in a layer
+or in a bare function, once or often, and holds what went in there.  With the gradient that comes
+back to the place, the gradients of the single samples follow by a rule for each operation.  What
+has no rule here gives None and is left to a slower way, so a new operation costs time, not truth.
+
+A rule has to know which rows belong to which sample: ``"first"`` is the usual batch axis (or rows
+``[n k, d]`` with all positions of a sample together), ``"second"`` is a sequence before its batch.
+The caller tries them and checks the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dovetail.core.errors import ContractError
+from dovetail.linalg.gram_blocks import Dense, Outer, summed
+
+__all__ = ["Place", "feature_of", "places_of", "with_biases"]
+
+TURNS = {"TBackward0", "TransposeBackward0", "PermuteBackward0"}
+# Through these a row may meet another sample's place, as the data will have it.
+SHUFFLES = ("Index", "Gather", "Scatter", "Masked", "Sort", "Topk", "Take")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One use of a parameter: the operation, which argument, and whether it was turned before."""
+
+    node: Any
+    slot: int
+    turned: bool = False
+
+
+def places_of(
+    outputs: Tensor, leaves: Mapping[str, Tensor]
+) -> tuple[dict[str, list[Place]], bool]:
+    """Every use of every leaf, and whether rows may be shuffled on the way.
+
+    >>> w = torch.ones(2, 3, requires_grad=True)
+    >>> places, shuffles = places_of(F.linear(torch.ones(4, 3), w), {"w": w})
+    >>> places["w"][0].node.name(), places["w"][0].turned, shuffles
+    ('MmBackward0', True, False)
+    """
+    users: dict[Any, list[tuple[Any, int]]] = {}
+    pending: list[Any] = [outputs.grad_fn]
+    seen = {outputs.grad_fn}
+    while pending:
+        node = pending.pop()
+        for slot, (source, _) in enumerate(node.next_functions):
+            if source is None:
+                continue
+            users.setdefault(source, []).append((node, slot))
+            if source not in seen:
+                seen.add(source)
+                pending.append(source)
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    places: dict[str, list[Place]] = {name: [] for name in leaves}
+    for source, uses in users.items():
+        name = names.get(id(getattr(source, "variable", None)))
+        if name is None:
+            continue
+        for node, slot in uses:
+            if node.name() in TURNS and leaves[name].ndim == 2:
+                places[name] += [Place(user, at, True) for user, at in users.get(node, [])]
+            else:
+                places[name].append(Place(node, slot))
+    return places, any(node.name().startswith(SHUFFLES) for node in seen)
+
+
+def feature_of(
+    places: Sequence[Place], grads: Mapping[Any, Tensor], shape: torch.Size, n: int, layout: str
+) -> Dense | Outer | None:
+    """The gradients of ``n`` samples with respect to one parameter, or None without a rule.
+
+    ``grads`` holds ``[o, ...]`` for each node: what came back for each output of the network.
+    """
+    found: list[Dense | Outer] = []
+    for place in places:
+        rule = RULES.get(place.node.name())
+        one = rule and rule(place, grads[place.node], shape, n, layout)
+        if one is None:
+            return None
+        found.append(one)
+    return summed(found)
+
+
+def with_biases(
+    features: dict[str, Dense | Outer], places: Mapping[str, Sequence[Place]]
+) -> dict[str, Dense | Outer]:
+    """Tell each matrix which bias was added at all of its places, and nowhere else."""
+    slots = {"AddmmBackward0": (2, 0), "ConvolutionBackward0": (1, 2)}
+
+    def nodes(name: str, which: int) -> frozenset[Any] | None:
+        uses = places[name]
+        right = all(use.slot == slots.get(use.node.name(), (-1, -1))[which] for use in uses)
+        plain = all(
+            getattr(use.node, "_saved_alpha", 1) == getattr(use.node, "_saved_beta", 1) == 1
+            for use in uses
+        )
+        together = frozenset(use.node for use in uses)
+        return together if right and plain and len(together) == len(uses) else None
+
+    biases = {nodes(name, 1): name for name, one in features.items() if isinstance(one, Dense)}
+    return {
+        name: replace(one, bias=biases.get(used))
+        if isinstance(one, Outer) and (used := nodes(name, 0)) is not None
+        else one
+        for name, one in features.items()
+    }
+
+
+def _per_sample(t: Tensor, n: int, layout: str) -> Tensor | None:
+    """``[n, q, ...]``: the rows of each sample together."""
+    if layout == "second":
+        if t.ndim >= 3:
+            return t.movedim(1, 0) if t.shape[1] == n else None
+        return t.reshape(-1, n, *t.shape[1:]).transpose(0, 1) if len(t) % n == 0 else None
+    return t.reshape(n, -1, *t.shape[1:]) if len(t) % n == 0 else None
+
+
+def _each(grads: Tensor, n: int, layout: str) -> Tensor | None:
+    """``[o, ...]`` to ``[n, o, q, ...]``."""
+    several = [_per_sample(one, n, layout) for one in grads]
+    kept = [one for one in several if one is not None]
+    return torch.stack(kept, 1) if len(kept) == len(several) else None
+
+
+def _broadcast(values: Tensor, target: Sequence[int], n: int, layout: str) -> Dense | None:
+    """Sum ``[o, batch, ...]`` over what a parameter was repeated over, the batch apart."""
+    each = _each(values, n, layout)
+    if each is None:
+        return None
+    rows = each.sum(2)  # [n, o, ...]
+    rest, target = rows.shape[2:], list(target)
+    if len(target) == values.ndim - 1 and target[0] == 1:
+        target = target[1:]  # it had a batch axis of its own
+    if len(target) > len(rest):
+        return None
+    target = [1] * (len(rest) - len(target)) + target
+    over = [2 + axis for axis, size in enumerate(target) if size == 1]
+    return Dense((rows.sum(over) if over else rows).reshape(n, values.shape[0], -1))
+
+
+def _added(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Dense | None:
+    scale = getattr(place.node, "_saved_alpha", 1) if place.slot == 1 else 1
+    if place.node.name() == "SubBackward0" and place.slot == 1:
+        scale = -scale
+    return None if place.turned else _broadcast(g * scale, shape, n, layout)
+
+
+def _multiplied(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Dense | None:
+    other = place.node._saved_other if place.slot == 0 else place.node._saved_self
+    return None if place.turned or other is None else _broadcast(g * other, shape, n, layout)
+
+
+def _matrix(
+    place: Place, g: Tensor, shape: torch.Size, n: int, layout: str
+) -> Dense | Outer | None:
+    """``[rows, a] @ [a, b]``, with or without something added."""
+    node, adds = place.node, place.node.name() == "AddmmBackward0"
+    if adds and place.slot == 0 and not place.turned:
+        return _broadcast(g * node._saved_beta, shape, n, layout)
+    if place.slot != (2 if adds else 1):
+        return None
+    inputs = _per_sample(node._saved_mat1 if adds else node._saved_self, n, layout)
+    each = _each(g * node._saved_alpha if adds and node._saved_alpha != 1 else g, n, layout)
+    if inputs is None or each is None:
+        return None
+    return Outer(inputs[:, None], each[:, :, None], inputs.shape[-1], not place.turned)
+
+
+def _convolution(
+    place: Place, g: Tensor, shape: torch.Size, n: int, layout: str
+) -> Dense | Outer | None:
+    """Patches times the kernel as a matrix, for each group of channels."""
+    node, spatial = place.node, g.ndim - 3
+    if place.turned or layout != "first" or place.slot == 0:
+        return None
+    if place.slot == 2:
+        return _broadcast(g, [*shape, *[1] * spatial], n, layout)
+    if node._saved_transposed or spatial not in (1, 2):
+        return None
+    one = [1] * (2 - spatial)
+    x = node._saved_input
+    patches = F.unfold(
+        x.reshape(*x.shape[:2], *one, *x.shape[2:]),
+        [*one, *shape[2:]],
+        dilation=[*one, *node._saved_dilation],
+        padding=[*[0] * (2 - spatial), *node._saved_padding],
+        stride=[*one, *node._saved_stride],
+    )  # [batch, channels * kernel, positions]
+    groups, size = node._saved_groups, shape[1:].numel()
+    inputs = _per_sample(patches.unflatten(1, (groups, size)), n, layout)
+    each = _each(g.flatten(3).unflatten(2, (groups, -1)), n, layout)  # [n, o, q, g, b, k]
+    if inputs is None or each is None:
+        return None
+    a = inputs.permute(0, 2, 1, 4, 3).flatten(2, 3)
+    return Outer(a, each.permute(0, 1, 3, 2, 5, 4).flatten(3, 4), size)
+
+
+def _normalised(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Dense | None:
+    """Batch norm with stored statistics, group norm, layer norm: a gain and a shift."""
+    node, name = place.node, place.node.name()
+    if place.turned or place.slot == 0:
+        return None
+    x, target = node._saved_input, list(shape)
+    if name == "NativeBatchNormBackward0":
+        if node._saved_training:
+            raise ContractError(BATCH_STATISTICS)
+        axes = [-1, *[1] * (x.ndim - 2)]
+        spread = (node._saved_running_var + node._saved_eps).rsqrt().view(axes)
+        x, target = (x - node._saved_running_mean.view(axes)) * spread, [*shape, *axes[1:]]
+    elif name == "NativeGroupNormBackward0":
+        mean, spread = node._saved_result1, node._saved_result2
+        grouped = x.reshape(len(x), node._saved_group, -1)
+        x = ((grouped - mean.unsqueeze(-1)) * spread.unsqueeze(-1)).reshape(x.shape)
+        target = [*shape, *[1] * (x.ndim - 2)]
+    else:
+        x = (x - node._saved_result1) * node._saved_result2
+    return _broadcast(g * x if place.slot == 1 else g, target, n, layout)
+
+
+def _looked_up(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Outer | None:
+    node = place.node
+    if place.turned or node._saved_scale_grad_by_freq:
+        return None
+    ids = node._saved_indices.unsqueeze(-1)
+    if 0 <= node._saved_padding_idx < shape[0]:
+        g = g * (ids != node._saved_padding_idx)
+    where, each = _per_sample(ids, n, layout), _each(g, n, layout)
+    if where is None or each is None:
+        return None
+    where, each = where.reshape(n, 1, -1, 1), each.flatten(2, -2)[:, :, None]
+    return Outer(where.long(), each, shape[0], True)
+
+
+Rule = Callable[[Place, Tensor, torch.Size, int, str], "Dense | Outer | None"]
+RULES: dict[str, Rule] = {
+    "AddBackward0": _added,
+    "SubBackward0": _added,
+    "ExpandBackward0": _added,
+    "MulBackward0": _multiplied,
+    "MmBackward0": _matrix,
+    "AddmmBackward0": _matrix,
+    "ConvolutionBackward0": _convolution,
+    "NativeBatchNormBackward0": _normalised,
+    "NativeGroupNormBackward0": _normalised,
+    "NativeLayerNormBackward0": _normalised,
+    "EmbeddingBackward0": _looked_up,
+}
+BATCH_STATISTICS = (
+    "a batch norm that uses the statistics of the batch makes samples depend on each other, so "
+    "they have no Jacobian of their own; give it running statistics (track_running_stats=True)"
+)

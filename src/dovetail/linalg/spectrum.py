@@ -1,0 +1,296 @@
+r"""Eigenvalues of symmetric operators that are given as functions, by Lanczos.
+
+After :math:`t` products an orthonormal basis :math:`Q` of the Krylov space of a random vector
+carries :math:`A` to a tridiagonal :math:`T = Q^\top A Q`, whose extreme eigenvalues approach those
+of :math:`A`.  Every new vector is made orthogonal to all before it, twice: without that, rounding
+brings back copies of eigenvalues already found.  Memory: :math:`t` vectors; all in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import SettingsError, shown
+from dovetail.core.seeds import generator
+from dovetail.linalg.cg import ConvergenceError
+
+__all__ = ["Eigenpairs", "SpectralDensity", "spectral_density", "top_eigenpairs"]
+
+Product = Callable[[Tensor], Tensor]
+
+_EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Eigenpairs:
+    r"""Eigenvalues ``[k]``, in the order asked for, and their vectors ``[p, k]``, float64.
+
+    ``residuals`` are :math:`\lVert A v - \lambda v\rVert`: some eigenvalue lies that near each.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+    products: int
+
+
+def top_eigenpairs(
+    product: Product,
+    size: int,
+    k: int = 1,
+    *,
+    by: Literal["value", "magnitude"] = "value",
+    tolerance: float = 1e-6,
+    max_products: int | None = None,
+    seed: int = 0,
+) -> Eigenpairs:
+    r"""The ``k`` largest eigenvalues of a symmetric operator and their vectors.
+
+    One random vector sees one direction of each eigenspace, so a repeated eigenvalue would be
+    counted once.  What was found is therefore locked, and the rest searched anew until it holds
+    nothing larger: about twice the products, and multiplicities are right.
+
+    Args:
+        product: Multiplies a float64 vector ``[p]`` by the operator; it may answer in less.
+        size: :math:`p`.
+        k: How many.
+        by: Largest ``"value"``, or largest ``"magnitude"`` for operators with negative ones.
+        tolerance: Residuals to reach, relative to the largest eigenvalue found.
+        max_products: The most products of one search; ``20 k + 200``, at most ``size``.
+        seed: Of the random vectors.
+
+    Raises:
+        ConvergenceError: Where the residuals stayed above the tolerance.
+
+    >>> diagonal = torch.tensor([5.0, -7.0, 5.0, 1.0, 2.0])
+    >>> top_eigenpairs(lambda v: diagonal * v, 5, 3).values.round(decimals=6)
+    tensor([5., 5., 2.], dtype=torch.float64)
+    >>> top_eigenpairs(lambda v: diagonal * v, 5, by="magnitude").values.round(decimals=6)
+    tensor([-7.], dtype=torch.float64)
+    """
+    _checked(size, k, by, tolerance, max_products)
+    most = min(size, max_products or 20 * k + 200)
+    locked = torch.zeros(size, 0, dtype=torch.float64)
+    values = torch.zeros(0, dtype=torch.float64)
+    residuals, products = values, 0
+    for search in range(size + 1):
+        wanted = min(k if search == 0 else 1, size - locked.shape[1])
+        if not wanted:
+            break
+        run = _Run(product, size, locked, generator(seed, "lanczos", search))
+        scale = float(values.abs().max()) if len(values) else 0.0
+        found = _converged(run, wanted, by, tolerance, scale, min(most, size - locked.shape[1]))
+        products += run.steps
+        beyond = len(values) >= k and not bool(
+            _key(found.values[0], by) > _key(values[:k], by).min() + tolerance * scale
+        )
+        if beyond:
+            break
+        values = torch.cat([values, found.values])
+        locked = torch.cat([locked, found.vectors], dim=1)
+        residuals = torch.cat([residuals, found.residuals])
+        order = _key(values, by).argsort(descending=True, stable=True)
+        values, locked, residuals = values[order], locked[:, order], residuals[order]
+    return Eigenpairs(values[:k], locked[:, :k], residuals[:k], products)
+
+
+@dataclass(frozen=True)
+class SpectralDensity:
+    """A spectrum as weighted points: ``nodes`` and ``weights`` ``[t]``, which sum to one."""
+
+    nodes: Tensor
+    weights: Tensor
+
+    def mean(self, function: Callable[[Tensor], Tensor]) -> float:
+        r"""The estimate of :math:`\operatorname{tr} g(A) / p`.
+
+        >>> density = SpectralDensity(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 0.5]))
+        >>> density.mean(torch.square)
+        5.0
+        """
+        return float((function(self.nodes) * self.weights).sum())
+
+    def smoothed(self, at: Tensor, width: float) -> Tensor:
+        """The density at some values, every node a normal curve of this standard deviation.
+
+        >>> density = SpectralDensity(torch.zeros(1), torch.ones(1))
+        >>> density.smoothed(torch.tensor([0.0]), width=1.0)
+        tensor([0.3989])
+        """
+        if not (isinstance(width, float | int) and math.isfinite(width) and width > 0):
+            raise SettingsError(f"width must be a number above 0, got {shown(width)}")
+        away = (at[:, None] - self.nodes) / width
+        curves = (-away.square() / 2).exp() / (width * math.sqrt(2 * math.pi))
+        return (curves * self.weights).sum(-1)
+
+
+def spectral_density(
+    product: Product, size: int, *, steps: int = 50, probes: int = 8, seed: int = 0
+) -> SpectralDensity:
+    r"""All of the spectrum, roughly, by stochastic Lanczos quadrature.
+
+    For a random unit vector the Ritz values, weighted by the squared first entries of their
+    vectors, integrate polynomials up to degree :math:`2t - 1` as the spectrum seen from that vector
+    does; over random vectors that averages to the spectrum itself.
+
+    Args:
+        product: Multiplies a float64 vector ``[p]`` by a symmetric operator.
+        size: :math:`p`.
+        steps: Products a probe :math:`t`: how finely the spectrum is resolved.
+        probes: Random vectors: how well the weights are known.
+        seed: Of the vectors.
+
+    >>> diagonal = torch.tensor([1.0, 1.0, 1.0, 3.0])
+    >>> density = spectral_density(lambda v: diagonal * v, 4, probes=200)
+    >>> abs(density.mean(lambda values: values) - 1.5) < 0.1
+    True
+    """
+    if not all(isinstance(n, int) and n >= 1 for n in (size, steps, probes)):
+        raise SettingsError(
+            f"size, steps and probes are whole numbers from 1, got {size}, {steps}, {probes}"
+        )
+    nodes, weights = [], []
+    for probe in range(probes):
+        nothing = torch.zeros(size, 0, dtype=torch.float64)
+        run = _Run(product, size, nothing, generator(seed, "density", probe), restart=False)
+        while run.steps < min(steps, size) and run.grow():
+            pass
+        values, vectors = run.ritz()
+        nodes.append(values)
+        weights.append(vectors[0].square() / probes)
+    return SpectralDensity(torch.cat(nodes), torch.cat(weights))
+
+
+class _Run:
+    """A Krylov basis that grows by one vector at a time, orthogonal to some locked vectors.
+
+    Where the space closes, it goes on from a fresh random vector, or says so without ``restart``.
+    """
+
+    def __init__(
+        self,
+        product: Product,
+        size: int,
+        locked: Tensor,
+        source: torch.Generator,
+        *,
+        restart: bool = True,
+    ) -> None:
+        self._product, self._locked, self._source, self._restart = product, locked, source, restart
+        self._basis = torch.zeros(size, 16, dtype=torch.float64)
+        self._diagonal: list[float] = []
+        self._beside: list[float] = []
+        self._scale = 0.0
+        self.steps = 0
+        self._next = self._fresh()
+
+    def grow(self) -> bool:
+        """One product more; False where the space has closed and there is nothing beyond."""
+        if self._next is None:
+            return False
+        if self.steps == self._basis.shape[1]:
+            self._basis = torch.cat([self._basis, torch.zeros_like(self._basis)], dim=1)
+        here = self._next
+        self._basis[:, self.steps] = here
+        self.steps += 1
+        image = self._image(here)
+        self._diagonal.append(float(here @ image))
+        self._scale = max(self._scale, float(image.norm()))
+        rest = self._orthogonal(image)
+        length = float(rest.norm())
+        # A remainder of rounding has no direction of its own.
+        closed = length <= 10 * math.sqrt(len(image)) * _EPS * self._scale
+        self._beside.append(0.0 if closed else length)
+        if not closed:
+            self._next = rest / length
+        else:
+            self._next = self._fresh() if self._restart else None
+        return True
+
+    def ritz(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues ``[t]`` and vectors ``[t, t]`` of the tridiagonal matrix."""
+        tri = torch.diag(torch.tensor(self._diagonal, dtype=torch.float64))
+        off = torch.tensor(self._beside[:-1], dtype=torch.float64)
+        tri = tri + torch.diag(off, 1) + torch.diag(off, -1)
+        values, vectors = torch.linalg.eigh(tri)
+        return values, vectors
+
+    def lifted(self, vectors: Tensor) -> Tensor:
+        """Vectors ``[t, k]`` in the basis, back in the space ``[p, k]``."""
+        return self._basis[:, : self.steps] @ vectors
+
+    @property
+    def last(self) -> float:
+        """The length of what the basis does not hold yet."""
+        return self._beside[-1]
+
+    def _image(self, vector: Tensor) -> Tensor:
+        image = self._product(vector)
+        if not isinstance(image, Tensor) or image.shape != vector.shape:
+            given = list(image.shape) if isinstance(image, Tensor) else type(image).__name__
+            raise SettingsError(
+                f"the operator made {given} of a vector [{len(vector)}]; it must keep the shape"
+            )
+        if not bool(image.isfinite().all()):
+            raise ConvergenceError("the operator gave nan or inf; look for it in the network")
+        return image.detach().to(vector)
+
+    def _orthogonal(self, vector: Tensor) -> Tensor:
+        basis = self._basis[:, : self.steps]
+        for _ in range(2):
+            vector = vector - self._locked @ (self._locked.T @ vector)
+            vector = vector - basis @ (basis.T @ vector)
+        return vector
+
+    def _fresh(self) -> Tensor | None:
+        size = len(self._basis)
+        if self.steps + self._locked.shape[1] >= size:
+            return None
+        drawn = torch.randn(size, generator=self._source, dtype=torch.float64)
+        found = self._orthogonal(drawn / drawn.norm())
+        return self._orthogonal(found / found.norm()) / found.norm() if size else None
+
+
+def _converged(run: _Run, k: int, by: str, tolerance: float, scale: float, most: int) -> Eigenpairs:
+    """Grow a run until its ``k`` best Ritz pairs are accurate."""
+    check = k
+    while True:
+        grown = run.grow()
+        # The small eigenproblem is cheap, but not if it is solved at every step.
+        if grown and run.steps < min(check, most):
+            continue
+        check = run.steps + max(1, run.steps // 10)
+        values, vectors = run.ritz()
+        order = _key(values, by).argsort(descending=True)[:k]
+        residuals = run.last * vectors[-1, order].abs()
+        size = max(scale, float(values.abs().max()))
+        if len(order) == k and bool((residuals <= tolerance * size).all()):
+            lifted = run.lifted(vectors[:, order])
+            return Eigenpairs(values[order], lifted, residuals, run.steps)
+        if not grown or run.steps >= most:
+            raise ConvergenceError(
+                f"after {run.steps} products the residuals of the top {k} eigenvalues are up to "
+                f"{float(residuals.max()) / (size or 1):.2g} of the largest, not {tolerance:.2g}; "
+                "allow more products, ask for fewer eigenvalues or for a coarser tolerance"
+            )
+
+
+def _key(values: Tensor, by: str) -> Tensor:
+    return values.abs() if by == "magnitude" else values
+
+
+def _checked(size: int, k: int, by: str, tolerance: float, most: int | None) -> None:
+    if not (isinstance(size, int) and isinstance(k, int) and 1 <= k <= size):
+        raise SettingsError(f"k lies between 1 and the size {shown(size)}, got {shown(k)}")
+    if by not in ("value", "magnitude"):
+        raise SettingsError(f"by is 'value' or 'magnitude', not {shown(by)}")
+    if not (isinstance(tolerance, float) and 0 < tolerance < 1):
+        raise SettingsError(f"tolerance lies between 0 and 1, got {shown(tolerance)}")
+    if most is not None and not (isinstance(most, int) and most >= k):
+        raise SettingsError(f"max_products is a whole number of at least k, got {shown(most)}")
