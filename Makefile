@@ -13,7 +13,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make data       fetch the data sets that reproduce/ and benchmarks/ need into data/"
 	@echo "make bench      run every benchmark; each prints a ratio to its peer"
-	@echo "make reproduce  run the claims of the sources, small (two hours the first time)"
+	@echo "make reproduce  run the claims of the sources, small (some four hours the first time)"
 	@echo "make docs       build the documentation into site/"
 	@echo "make slow       proofs that take minutes"
 

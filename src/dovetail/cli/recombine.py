@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "fronts",
         nargs="+",
         metavar="FRONT",
-        help="fronts, or networks whose halves NAME.front and NAME.back are on the shelf",
+        help="fronts, or networks whose halves NAME.front and NAME.head or NAME.back are shelved",
     )
     parser.add_argument(
         "--heads", nargs="+", default=[], metavar="HEAD", help="heads (default: the fronts' own)"

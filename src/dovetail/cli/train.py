@@ -141,8 +141,8 @@ def _add_compatible(parser: argparse.ArgumentParser) -> None:
         "--auxiliary",
         action="append",
         metavar="HEAD",
-        help="train against this shelved head, NAME.dcc or NAME.rp of an earlier training; frozen "
-        "with --scheme incremental; may be repeated",
+        help="train against this shelved head, NAME.dcc or NAME.rp of an earlier training, or "
+        "rp=ANY.NAME; frozen with --scheme incremental; may be repeated",
     )
     group.add_argument(
         "--common", type=common.words, metavar="A,B", help="classes of dcc (default: all shared)"

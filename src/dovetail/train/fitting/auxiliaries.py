@@ -72,7 +72,8 @@ def _given_head(
     width = (head.contract.gives[0].shape or (None,))[0]
     if pretext is not None and width != pretext.outputs:
         raise ContractError(
-            f"the {name!r} head gives {width} numbers, {pretext.name} needs {pretext.outputs}"
+            f"the {name!r} head gives {width} numbers, {pretext.name} needs {pretext.outputs}; "
+            "give the pretext that it was trained for"
         )
     known = head.contract.classes
     if pretext is not None and known and pretext.answers and known != pretext.answers:
