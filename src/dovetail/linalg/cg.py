@@ -138,6 +138,7 @@ def _pass(
     better = _preconditioned(preconditioner, residual)
     direction = better * active
     energy = (residual * better).sum(0)
+    _must_be_positive(energy[active], "preconditioner")
     taken = 0
     while taken < most and bool(active.any()):
         image = _applied(operator, direction)
@@ -147,6 +148,11 @@ def _pass(
         along = torch.where(active, energy / curvature, torch.zeros_like(energy))
         solution = solution + along * direction
         residual = residual - along * image
+        if not bool((solution.isfinite() & residual.isfinite()).all()):
+            raise ConvergenceError(
+                "the steps grew beyond all bounds: the operator is singular. Add noise to its "
+                "diagonal."
+            )
         # A little below the tolerance, so that the measured residual is below it too.
         active = active & (residual.norm(dim=0) > 0.5 * tolerance)
         if not bool(active.any()):
@@ -154,7 +160,8 @@ def _pass(
         better = _preconditioned(preconditioner, residual)
         after = (residual * better).sum(0)
         _must_be_positive(after[active], "preconditioner")
-        direction = (better + after / energy.where(active, after) * direction) * active
+        turned = torch.where(active, after / energy, torch.zeros_like(energy))
+        direction = (better + turned * direction) * active
         energy = after
     return solution, taken
 

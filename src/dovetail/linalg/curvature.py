@@ -169,8 +169,8 @@ class DifferencedFisher:
 
     For networks with an operation that forward mode does not know; where :class:`Linearised`
     works, :func:`fisher_product` is exact at the same price.  Expect a relative error of 1e-3 in
-    float32 along random directions and up to some 1e-2 along the steepest, where the network bends
-    most: good for spectra, too coarse for solving ill-conditioned systems.
+    float32 along random directions and some 2e-2 along the steepest, where the network bends most:
+    enough for a look at the spectrum, too coarse for solving ill-conditioned systems.
 
     Args:
         module: Gives one tensor; taken in evaluation mode.

@@ -124,7 +124,7 @@ class Linearised:
                 "the network gives different outputs for the same inputs in evaluation mode; "
                 "remove what draws random numbers or counts its calls"
             )
-        return push  # type: ignore[no-any-return]
+        return push
 
     def _retraced(self) -> tuple[Tensor, Callable[[dict[str, Tensor]], Tensor]]:
         """The forward pass with every product anew: about twice the price, but fewer demands."""

@@ -46,12 +46,12 @@ class Nystrom:
         noise = _positive(noise)
         if columns.ndim != 2 or rows.shape != columns.shape[1:] or not columns.numel():
             raise SettingsError(
-                f"columns {list(columns.shape)} and rows {list(rows.shape)} do not belong together: "
-                "give [m, r] and the r rows of the kernel that they are"
+                f"columns {list(columns.shape)} and rows {list(rows.shape)} do not belong "
+                "together: give [m, r] and the r rows of the kernel that they are"
             )
         if not bool(columns.isfinite().all()):
             raise TaskError("the kernel's columns hold nan or inf")
-        if len(rows.unique()) != len(rows):
+        if len(set(rows.tolist())) != len(rows):
             raise SettingsError("a row is given twice: choose each at most once")
         eps = torch.finfo(columns.dtype).eps
         columns = columns.detach().double()
@@ -73,7 +73,8 @@ class Nystrom:
     def __call__(self, columns: Tensor) -> Tensor:
         """Multiply columns ``[m, k]`` by the approximate inverse."""
         inside = self._basis.T @ columns
-        return self._basis @ ((self._gains - self._rest)[:, None] * inside) + self._rest * columns
+        known: Tensor = self._basis @ ((self._gains - self._rest)[:, None] * inside)
+        return known + self._rest * columns
 
 
 def nystrom_preconditioner(

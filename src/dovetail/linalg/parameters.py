@@ -43,10 +43,10 @@ def chosen_parameters(module: nn.Module, params: Choice = None) -> tuple[str, ..
     ('0.bias', '2.weight', '2.bias')
     >>> chosen_parameters(net, lambda name, tensor: tensor.ndim > 1)
     ('0.weight', '2.weight')
-    >>> chosen_parameters(net, "3.weight")
+    >>> chosen_parameters(net, "3.bias")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.SettingsError: no parameter is called '3.weight'; did you mean 2.weight, ...
+    dovetail.core.errors.SettingsError: no parameter is called '3.bias'; did you mean ...
     """
     every = dict(module.named_parameters(remove_duplicate=False))
     if lazy := [
@@ -165,7 +165,7 @@ class Parametrised:
                 f"a direction in the space of these parameters has shape [{self.size}], not "
                 f"{list(flat.shape)}"
             )
-        pieces = flat.detach().split([own.numel() for own in self.theta.values()])
+        pieces = torch.split(flat.detach(), [own.numel() for own in self.theta.values()])
         owns = self.theta.items()
         return {n: piece.reshape(t.shape).to(t) for (n, t), piece in zip(owns, pieces, strict=True)}
 

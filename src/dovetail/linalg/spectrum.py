@@ -76,28 +76,24 @@ def top_eigenpairs(
     """
     _checked(size, k, by, tolerance, max_products)
     most = min(size, max_products or 20 * k + 200)
-    locked = torch.zeros(size, 0, dtype=torch.float64)
-    values = torch.zeros(0, dtype=torch.float64)
-    residuals, products = values, 0
-    for search in range(size + 1):
-        wanted = min(k if search == 0 else 1, size - locked.shape[1])
-        if not wanted:
-            break
-        run = _Run(product, size, locked, generator(seed, "lanczos", search))
-        scale = float(values.abs().max()) if len(values) else 0.0
-        found = _converged(run, wanted, by, tolerance, scale, min(most, size - locked.shape[1]))
+    nothing = torch.zeros(size, 0, dtype=torch.float64)
+    run = _Run(product, size, nothing, generator(seed, "lanczos", 0))
+    found = _converged(run, k, by, tolerance, most)
+    first, products = run.steps, run.steps
+    values, vectors, residuals = found
+    for search in range(1, size - k + 1):
+        run = _Run(product, size, vectors, generator(seed, "lanczos", search))
+        # As many products as found the first ones would show another like them.
+        enough = _key(values[k - 1], by) + tolerance * values.abs().max()
+        found = _converged(run, 1, by, tolerance, most, first, float(enough), float(values[0]))
         products += run.steps
-        beyond = len(values) >= k and not bool(
-            _key(found.values[0], by) > _key(values[:k], by).min() + tolerance * scale
-        )
-        if beyond:
+        if not bool(_key(found[0][0], by) > enough):
             break
-        values = torch.cat([values, found.values])
-        locked = torch.cat([locked, found.vectors], dim=1)
-        residuals = torch.cat([residuals, found.residuals])
+        values, residuals = torch.cat([values, found[0]]), torch.cat([residuals, found[2]])
+        vectors = torch.cat([vectors, found[1]], dim=1)
         order = _key(values, by).argsort(descending=True, stable=True)
-        values, locked, residuals = values[order], locked[:, order], residuals[order]
-    return Eigenpairs(values[:k], locked[:, :k], residuals[:k], products)
+        values, vectors, residuals = values[order], vectors[:, order], residuals[order]
+    return Eigenpairs(values[:k], vectors[:, :k], residuals[:k], products)
 
 
 @dataclass(frozen=True)
@@ -205,7 +201,8 @@ class _Run:
         rest = self._orthogonal(image)
         length = float(rest.norm())
         # A remainder of rounding has no direction of its own.
-        closed = length <= 10 * math.sqrt(len(image)) * _EPS * self._scale
+        full = self.steps + self._locked.shape[1] >= len(image)
+        closed = full or length <= 10 * math.sqrt(len(image)) * _EPS * self._scale
         self._beside.append(0.0 if closed else length)
         if not closed:
             self._next = rest / length
@@ -254,11 +251,25 @@ class _Run:
             return None
         drawn = torch.randn(size, generator=self._source, dtype=torch.float64)
         found = self._orthogonal(drawn / drawn.norm())
-        return self._orthogonal(found / found.norm()) / found.norm() if size else None
+        found = self._orthogonal(found / found.norm())
+        unit: Tensor = found / found.norm()
+        return unit
 
 
-def _converged(run: _Run, k: int, by: str, tolerance: float, scale: float, most: int) -> Eigenpairs:
-    """Grow a run until its ``k`` best Ritz pairs are accurate."""
+def _converged(
+    run: _Run,
+    k: int,
+    by: str,
+    tolerance: float,
+    most: int,
+    first: int = 0,
+    enough: float = -math.inf,
+    scale: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Grow a run until its ``k`` best Ritz pairs are accurate: values, vectors and residuals.
+
+    Or, after ``first`` products, until they are seen to be not above ``enough``.
+    """
     check = k
     while True:
         grown = run.grow()
@@ -269,10 +280,10 @@ def _converged(run: _Run, k: int, by: str, tolerance: float, scale: float, most:
         values, vectors = run.ritz()
         order = _key(values, by).argsort(descending=True)[:k]
         residuals = run.last * vectors[-1, order].abs()
-        size = max(scale, float(values.abs().max()))
-        if len(order) == k and bool((residuals <= tolerance * size).all()):
-            lifted = run.lifted(vectors[:, order])
-            return Eigenpairs(values[order], lifted, residuals, run.steps)
+        size = max(abs(scale), float(values.abs().max()))
+        below = run.steps >= first and float(_key(values[order[0]], by)) <= enough
+        if below or (len(order) == k and bool((residuals <= tolerance * size).all())):
+            return values[order], run.lifted(vectors[:, order]), residuals
         if not grown or run.steps >= most:
             raise ConvergenceError(
                 f"after {run.steps} products the residuals of the top {k} eigenvalues are up to "
