@@ -11,7 +11,7 @@ went in times what came back.  An inner product then needs no gradient at all,
 which for one position costs the sum of the two widths instead of their product; a bias beside the
 matrix adds one to :math:`\langle A_{ik}, A_{jl} \rangle`.  With many positions the gradients
 themselves are the smaller ones.  :func:`inner` takes the cheaper way.  Features may be float32;
-every inner product is taken in float64, because a float32 Gram matrix soon has negative eigenvalues.
+every inner product is taken in float64: a float32 Gram matrix soon has negative eigenvalues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Dense", "Outer", "inner", "summed"]
+__all__ = ["Dense", "Outer", "inner", "summed", "takes_bias"]
 
 ROOM = 2**25  # bytes of one temporary
 
@@ -91,7 +91,7 @@ class Outer:
         grads = self.grads[..., start:stop].to(dtype)
         n, o, g, k, b = grads.shape
         if self.looks_up:
-            where = self.inputs[:, :, None].expand(n, o, k, b)  # g is 1
+            where = self.inputs.expand(n, o, k, b)  # g is 1
             table = grads.new_zeros(n, o, self.size, b)
             return table.scatter_add_(2, where, grads[:, :, 0]).transpose(2, 3)[:, :, None]
         left = grads.permute(0, 2, 1, 4, 3).reshape(n, g, o * b, k)
@@ -110,7 +110,7 @@ class Outer:
 
     def compact(self) -> Dense | Outer:
         """The same, in the smaller form, where that is also the faster one."""
-        n, o, g, k, b = self.grads.shape
+        n, o, g, _, b = self.grads.shape
         numbers = n * o * g * b * self.size
         if numbers <= self.inputs.numel() + self.grads.numel() and not _in_pairs(self, self):
             return Dense(self.dense())

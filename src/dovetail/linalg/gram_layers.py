@@ -12,6 +12,7 @@ The caller tries them and checks the answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,9 +40,7 @@ class Place:
     turned: bool = False
 
 
-def places_of(
-    outputs: Tensor, leaves: Mapping[str, Tensor]
-) -> tuple[dict[str, list[Place]], bool]:
+def places_of(outputs: Tensor, leaves: Mapping[str, Tensor]) -> tuple[dict[str, list[Place]], bool]:
     """Every use of every leaf, and whether rows may be shuffled on the way.
 
     >>> w = torch.ones(2, 3, requires_grad=True)
@@ -51,7 +50,7 @@ def places_of(
     """
     users: dict[Any, list[tuple[Any, int]]] = {}
     pending: list[Any] = [outputs.grad_fn]
-    seen = {outputs.grad_fn}
+    seen: set[Any] = {outputs.grad_fn}
     while pending:
         node = pending.pop()
         for slot, (source, _) in enumerate(node.next_functions):
@@ -119,6 +118,7 @@ def with_biases(
 
 def _per_sample(t: Tensor, n: int, layout: str) -> Tensor | None:
     """``[n, q, ...]``: the rows of each sample together."""
+    t = t.detach()  # kept without the graph it came from
     if layout == "second":
         if t.ndim >= 3:
             return t.movedim(1, 0) if t.shape[1] == n else None
@@ -186,24 +186,34 @@ def _convolution(
         return None
     if place.slot == 2:
         return _broadcast(g, [*shape, *[1] * spatial], n, layout)
-    if node._saved_transposed or spatial not in (1, 2):
+    if node._saved_transposed:
         return None
-    one = [1] * (2 - spatial)
-    x = node._saved_input
-    patches = F.unfold(
-        x.reshape(*x.shape[:2], *one, *x.shape[2:]),
-        [*one, *shape[2:]],
-        dilation=[*one, *node._saved_dilation],
-        padding=[*[0] * (2 - spatial), *node._saved_padding],
-        stride=[*one, *node._saved_stride],
-    )  # [batch, channels * kernel, positions]
+    x, kernel = node._saved_input, tuple(shape[2:])
+    patches = _patches(x, kernel, node._saved_dilation, node._saved_padding, node._saved_stride)
     groups, size = node._saved_groups, shape[1:].numel()
-    inputs = _per_sample(patches.unflatten(1, (groups, size)), n, layout)
-    each = _each(g.flatten(3).unflatten(2, (groups, -1)), n, layout)  # [n, o, q, g, b, k]
+    inputs = _per_sample(patches.reshape(len(x), groups, size, -1), n, layout)
+    split = g.reshape(*g.shape[:2], groups, -1, patches.shape[2])
+    each = _each(split, n, layout)  # [n, o, q, g, b, k]
     if inputs is None or each is None:
         return None
     a = inputs.permute(0, 2, 1, 4, 3).flatten(2, 3)
     return Outer(a, each.permute(0, 1, 3, 2, 5, 4).flatten(3, 4), size)
+
+
+def _patches(
+    x: Tensor,
+    kernel: tuple[int, ...],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Tensor:
+    """``[batch, channels * kernel, positions]``, as ``F.unfold`` but faster, and for lines too."""
+    x = F.pad(x, [side for each in reversed(padding) for side in (each, each)]).contiguous()
+    axes = list(zip(x.shape[2:], kernel, dilation, stride, x.stride()[2:], strict=True))
+    counts = [(size - d * (k - 1) - 1) // s + 1 for size, k, d, s, _ in axes]
+    steps = [d * step for _, _, d, _, step in axes] + [s * step for _, _, _, s, step in axes]
+    view = x.as_strided((*x.shape[:2], *kernel, *counts), (*x.stride()[:2], *steps))
+    return view.reshape(len(x), x.shape[1] * math.prod(kernel), math.prod(counts))
 
 
 def _normalised(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Dense | None:
