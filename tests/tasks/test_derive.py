@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from dovetail.tasks import arrays
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.derive import (
     binary_pairs,
+    blurred,
     common_classes,
     few,
+    grey,
     inverted,
     noisy,
     only_classes,
@@ -68,8 +71,8 @@ def test_choosing_twice_is_choosing_once():
     ("classes", "words"),
     [
         (["ant", "bea"], "'zoo' has no class 'bea'; did you mean bee"),
-        (["ant"], "needs two, got ant"),
-        ([], "needs two, got none"),
+        (["ant"], "needs two, and of 'zoo' only 'ant' was kept"),
+        ([], "needs two, and of 'zoo' none was kept"),
         (["ant", "ant"], "'ant' is named twice"),
     ],
 )
@@ -299,3 +302,33 @@ def test_the_task_given_is_left_alone(change):
     assert torch.equal(task.inputs, before[0])
     assert torch.equal(task.targets, before[1])
     assert repr(task) == before[2]
+
+
+def test_blurred_is_a_weighted_mean_of_neighbours():
+    task = images()
+    found = blurred(task, 0.7).inputs
+    reach, sigma = 3, 0.7
+    weight = [math.exp(-(k**2) / (2 * sigma**2)) for k in range(-reach, reach + 1)]
+    total = sum(weight)
+    image = as_float(task.inputs)[0, 0]
+    height, width = image.shape
+
+    def at(row, column):
+        return float(image[min(max(row, 0), height - 1), min(max(column, 0), width - 1)])
+
+    for row, column in ((0, 0), (height // 2, width - 1)):
+        slow = sum(
+            weight[i] * weight[j] / total**2 * at(row + i - reach, column + j - reach)
+            for i in range(2 * reach + 1)
+            for j in range(2 * reach + 1)
+        )
+        assert float(as_float(found)[0, 0, row, column]) == pytest.approx(slow, abs=1 / 255)
+    with pytest.raises(TaskError, match="positive number of pixels"):
+        blurred(task, 0.0)
+
+
+def test_grey_keeps_the_channels_and_drops_the_colours():
+    colours = Task(torch.rand(8, 3, 4, 4), [0, 1] * 4)
+    found = grey(colours)
+    assert found.input_shape == colours.input_shape
+    assert torch.allclose(found.inputs, colours.inputs.mean(1, keepdim=True).expand(-1, 3, -1, -1))
