@@ -49,8 +49,8 @@ def only_classes(task: Task, classes: Sequence[str]) -> Task:
         if names.count(name) > 1:
             raise TaskError(f"class {name!r} is named twice")
     if len(names) < 2:
-        kept = f"only {names[0]!r} was" if names else "none was"
-        raise TaskError(f"a task of classes needs two, and of {task.name!r} {kept} kept")
+        left = f"only {names[0]!r} was" if names else "none was"
+        raise TaskError(f"a task of classes needs two, and of {task.name!r} {left} kept")
     # one place more than classes: rows left out earlier are -1, which reads and keeps the last
     table = torch.full((len(task.classes) + 1,), -1)
     table[[task.classes.index(name) for name in names]] = torch.arange(len(names))
