@@ -15,18 +15,17 @@ samples off those, :mod:`dovetail.linalg.gram_blocks` multiplies them.  For a ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest, shown
+from dovetail.core.errors import ContractError, SettingsError, TaskError, shown
 from dovetail.linalg.gram_blocks import Dense, Outer, inner, takes_bias
 from dovetail.linalg.gram_features import Differentiated
+from dovetail.linalg.parameters import Choice, chosen_parameters
 
 __all__ = ["tangent_gram"]
 
@@ -39,7 +38,7 @@ def tangent_gram(
     x: Tensor,
     x2: Tensor | None = None,
     model2: nn.Module | None = None,
-    params: str | Sequence[str] | None = None,
+    params: Choice = None,
     *,
     outputs: Literal["full", "diagonal"] = "full",
     block: int | None = None,
@@ -200,30 +199,10 @@ def _as_evaluated(*models: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _chosen(model: nn.Module, params: str | Sequence[str] | None) -> list[str]:
-    """Names of the parameters that some pattern matches, each tensor under its first name."""
+def _chosen(model: nn.Module, params: Choice) -> list[str]:
     if not isinstance(model, nn.Module):
         raise ContractError(f"a tangent Gram matrix is of an nn.Module, got {shown(model)}")
-    first: dict[int, str] = {}
-    every = dict(model.named_parameters(remove_duplicate=False))
-    for name, parameter in every.items():
-        first.setdefault(id(parameter), name)
-    patterns = ["*"] if params is None else [params] if isinstance(params, str) else list(params)
-    chosen: dict[str, None] = {}
-    for pattern in patterns:
-        found = [name for name in every if fnmatchcase(name, pattern)]
-        if not found:
-            raise SettingsError(f"no parameter matches {pattern!r}{nearest(pattern, every)}")
-        chosen.update(dict.fromkeys(first[id(every[name])] for name in found))
-    if not chosen:
-        raise SettingsError("no parameters are chosen; leave params out for all of them")
-    for name in chosen:
-        if is_lazy(every[name]) or not every[name].is_floating_point():
-            raise ContractError(
-                f"parameter {name!r} holds no real numbers (yet); run the network once if it is "
-                "lazy, or leave the parameter out by params="
-            )
-    return list(chosen)
+    return list(chosen_parameters(model, params))
 
 
 def _same_parameters(one: nn.Module, other: nn.Module, names: list[str], theirs: list[str]) -> None:

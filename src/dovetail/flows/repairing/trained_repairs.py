@@ -16,6 +16,7 @@ from dovetail.flows.locate import stem_of
 from dovetail.flows.repairing.attempts import Attempt, command_for, judged, why_not
 from dovetail.flows.repairing.prices import price_of_training, seconds_of
 from dovetail.flows.repairing.question import Question, learnable
+from dovetail.flows.repairing.reasons import common_classes
 from dovetail.flows.repairing.report import Repair
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import join
@@ -120,6 +121,8 @@ def _replacing(question: Question) -> str:
     if stem_of(head) == head:
         return ""
     task = question.names.get("task", "TASK")
+    if question.task is not None and question.learns_from != "task":
+        task += f"[{','.join(common_classes(question.head, question.task))}]"
     return shlex.join(["dovetail", "reuse", "replace", stem_of(head), task, "--from", front])
 
 
