@@ -366,8 +366,8 @@ X = torch.ones(4, 3)
     [
         (lambda: tangent_gram(LINEAR, X * torch.nan), TaskError, "not finite"),
         (lambda: tangent_gram(LINEAR, X[:0]), TaskError, "at least one sample"),
-        (lambda: tangent_gram(LINEAR, [1.0]), TaskError, "x is a tensor"),
-        (lambda: tangent_gram(LINEAR, X, X[0, 0]), TaskError, "x2 is a tensor"),
+        (lambda: tangent_gram(LINEAR, [1.0]), TaskError, "inputs are a tensor"),
+        (lambda: tangent_gram(LINEAR, X, X[0, 0]), TaskError, "inputs are a tensor"),
         (lambda: tangent_gram(LINEAR, X[:, :2]), TaskError, "does not take inputs"),
         (lambda: tangent_gram(LINEAR, X.double()), TaskError, "float64"),
         (lambda: tangent_gram(LINEAR, X, params="wieght"), SettingsError, "did you mean weight"),

@@ -43,8 +43,22 @@ class Dense:
         return self.rows
 
     def weighted(self, weights: Tensor) -> Tensor:
-        """Their sum ``[p]`` with weights ``[n, o]``."""
-        return torch.einsum("no,nop->p", weights, self.rows)
+        """Their sum ``[p]`` with weights ``[n, o]``, of the weights' type."""
+        rows = self.rows.to(weights.dtype)
+        return weights.flatten() @ rows.flatten(0, 1)
+
+    def along(self, direction: Tensor) -> Tensor:
+        """Their inner products ``[n, o]`` with one direction ``[p]``, of its type."""
+        return self.rows.to(direction.dtype) @ direction
+
+    def own(self) -> Tensor:
+        """Inner products among the outputs of each sample, float64 ``[n, o, o]``."""
+        rows = self.rows.double()
+        return rows @ rows.transpose(1, 2)
+
+    def part(self, samples: slice) -> Dense:
+        """Those of some samples."""
+        return Dense(self.rows[samples])
 
     def compact(self) -> Dense:
         """The same, in the smaller form."""
@@ -104,9 +118,49 @@ class Outer:
         return (found.transpose(3, 4) if self.input_first else found).flatten(2)
 
     def weighted(self, weights: Tensor) -> Tensor:
-        """Their sum ``[p]`` with weights ``[n, o]``, without writing any out."""
-        grads = torch.einsum("no,nogkb->ngkb", weights, self.grads)[:, None]
-        return replace(self, grads=grads).dense().sum((0, 1))
+        """Their sum ``[p]`` with weights ``[n, o]``, of the weights' type; none is written out."""
+        grads = torch.einsum("no,nogkb->gnkb", weights, self.grads.to(weights.dtype))
+        g, n, k, b = grads.shape
+        grads = grads.reshape(g, n * k, b)
+        if self.looks_up:
+            table = grads.new_zeros(self.size, b)
+            return table.index_add_(0, self.inputs.flatten(), grads[0]).flatten()
+        inputs = self.inputs.to(weights.dtype).transpose(0, 1).reshape(g, n * k, self.size)
+        total = grads.transpose(1, 2) @ inputs  # [g, b, a]
+        return (total.transpose(1, 2) if self.input_first else total).flatten()
+
+    def along(self, direction: Tensor) -> Tensor:
+        """Their inner products ``[n, o]`` with one direction ``[p]``, of its type."""
+        n, _, g, k, b = self.grads.shape
+        shape = (g, self.size, b) if self.input_first else (g, b, self.size)
+        matrix = direction.reshape(shape)
+        if not self.input_first:
+            matrix = matrix.transpose(1, 2)  # [g, a, b]
+        if self.looks_up:
+            moved = matrix[0][self.inputs.flatten()].reshape(n, 1, k, b)
+        else:
+            inputs = self.inputs.to(direction.dtype).transpose(0, 1).reshape(g, n * k, self.size)
+            moved = (inputs @ matrix).reshape(g, n, k, b).transpose(0, 1)
+        return torch.einsum("nogkb,ngkb->no", self.grads.to(direction.dtype), moved)
+
+    def own(self) -> Tensor:
+        """Inner products among the outputs of each sample, float64 ``[n, o, o]``."""
+        n, o, g, k, b = self.grads.shape
+        if self.looks_up or k * (self.size + o * b) > o * b * self.size:
+            written = self.columns(0, b, torch.float64).flatten(2)
+            return written @ written.transpose(1, 2)
+        inputs = self.inputs.double()
+        between = inputs @ inputs.transpose(2, 3)  # [n, g, k, k]
+        grads = self.grads.double()
+        rows = grads.permute(0, 2, 3, 1, 4).reshape(n, g, k, o * b)
+        moved = (between @ rows).reshape(n, g, k, o, b)
+        left = grads.reshape(n, o, g * k * b)
+        right = moved.permute(0, 3, 1, 2, 4).reshape(n, o, g * k * b)
+        return left @ right.transpose(1, 2)
+
+    def part(self, samples: slice) -> Outer:
+        """Those of some samples."""
+        return replace(self, inputs=self.inputs[samples], grads=self.grads[samples])
 
     def compact(self) -> Dense | Outer:
         """The same, in the smaller form, where that is also the faster one."""

@@ -20,7 +20,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
 
-__all__ = ["Choice", "Parametrised", "Vector", "chosen_parameters"]
+__all__ = ["Choice", "Parametrised", "Vector", "by_layer", "chosen_parameters"]
 
 Choice: TypeAlias = str | Sequence[str] | Callable[[str, Tensor], bool] | None
 """Patterns of names, a test of name and tensor, or None for all of them."""
@@ -64,6 +64,19 @@ def chosen_parameters(module: nn.Module, params: Choice = None) -> tuple[str, ..
                 "numbers; leave it out"
             )
     return tuple(name for name in every if name in wanted)
+
+
+def by_layer(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Parameters grouped by the layer that holds them, in order.
+
+    >>> by_layer(["0.weight", "0.bias", "head.fc.weight", "scale"])
+    {'0': ('0.weight', '0.bias'), 'head.fc': ('head.fc.weight',), '': ('scale',)}
+    """
+    groups: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        layer = name.rpartition(".")[0]
+        groups[layer] = (*groups.get(layer, ()), name)
+    return groups
 
 
 def _matching(every: Mapping[str, Tensor], params: Choice) -> Iterator[str]:
