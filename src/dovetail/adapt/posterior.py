@@ -1,0 +1,238 @@
+r"""The posterior of a linear model in function space, exact, float64.
+
+The model is :math:`g(x) = m(x) + J(x) w` with :math:`w \sim \mathcal N(0, S)`, a Gaussian process
+of kernel :math:`K = J S J^\top`.  Data enter as sites: each sample has a precision matrix
+:math:`W_i = R_i R_i^\top` over its :math:`o` outputs (:math:`R = \sigma^{-1}` for Gaussian noise).
+With all of them
+
+.. math::
+    B = I + R^\top K R = L L^\top, \qquad
+    \operatorname{cov} g(x_*) = K_{**} - K_{*x} R\, B^{-1} R^\top K_{x*} ,
+
+and the mean is :math:`m(x_*) + K_{*x} a = m(x_*) + J(x_*)\, \bar w` with
+:math:`\bar w = S J^\top a`.  The eigenvalues of :math:`B` are at least one, so the factor exists
+however singular :math:`K` is.  (The source prints a :math:`\sigma^2` in front of the variance; it
+does not belong there.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import TaskError
+from dovetail.linalg.tangent import TangentFeatures
+
+__all__ = [
+    "FunctionPosterior",
+    "condition_on_functions",
+    "extended",
+    "factor",
+    "scaled",
+    "whitened",
+    "without_negatives",
+]
+
+
+def whitened(root: Tensor, columns: Tensor) -> Tensor:
+    r"""Multiply columns ``[n o, m]`` by :math:`R^\top`; ``root`` is ``[n, o, o]`` or ``[n, o]``.
+
+    >>> whitened(torch.tensor([[2.0, 3.0]]), torch.ones(2, 1)).flatten()
+    tensor([2., 3.])
+    """
+    if root.ndim == 2:
+        return root.reshape(-1, 1) * columns
+    n, o, _ = root.shape
+    return (root.transpose(1, 2) @ columns.reshape(n, o, -1)).reshape(columns.shape)
+
+
+def factor(kernel: Tensor, root: Tensor) -> Tensor:
+    r"""The lower Cholesky factor of :math:`B = I + R^\top K R`, of a kernel ``[n o, n o]``.
+
+    >>> factor(torch.eye(2).double() * 3, torch.ones(2, 1).double())
+    tensor([[2., 0.],
+            [0., 2.]], dtype=torch.float64)
+    """
+    between = whitened(root, whitened(root, kernel).T)
+    between.diagonal().add_(1.0)
+    lower, info = torch.linalg.cholesky_ex(between)
+    if int(info):
+        raise TaskError(
+            "the kernel of these inputs is not positive: the network's outputs or gradients are "
+            "too large for float64 to add one to them; scale the inputs or the network down"
+        )
+    return lower
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionPosterior:
+    """Where the functions of a linear model are after some data.
+
+    New inputs come as features of their own; give some hundreds at a time, since covariances with
+    all the data are held for them.
+
+    Attributes:
+        features: Of the data, one block for each time that data came.
+        scales: The prior's variance by parameter name; one where a name is left out.
+        root: :math:`R` of the sites, ``[n, o]`` or ``[n, o, o]``.
+        lower: The factor :math:`L`, ``[n o, n o]``.
+        dual: :math:`a`, ``[n, o]``.
+        log_evidence: Of the data under the prior; Laplace's for other than Gaussian noise.
+        residual: For Gaussian noise, targets less the prior's mean, ``[n, o]``.
+        diagnostics: How it was solved.
+    """
+
+    features: tuple[TangentFeatures, ...]
+    scales: Mapping[str, float]
+    root: Tensor
+    lower: Tensor
+    dual: Tensor
+    log_evidence: float
+    residual: Tensor | None = None
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> Tensor:
+        r"""The mean :math:`\bar w = S J^\top a`, flat ``[p]``."""
+        duals = self.dual.split([len(block) for block in self.features])
+        asked = [block.pull(dual) for block, dual in zip(self.features, duals, strict=True)]
+        return scaled(torch.stack(asked).sum(0), self.features[0].shapes, self.scales)
+
+    def shift(self, new: TangentFeatures) -> Tensor:
+        r"""What the data add to the mean, :math:`K_{*x} a`, ``[m, o]``."""
+        return (self.cross(new) @ self.dual.flatten()).reshape(len(new), new.width)
+
+    def variance(self, new: TangentFeatures) -> Tensor:
+        """The covariance among the outputs of each new input, ``[m, o, o]``, without noise."""
+        explained = self._explained(self.cross(new)).reshape(len(self.lower), len(new), new.width)
+        columns = explained.permute(1, 2, 0)
+        return without_negatives(new.own(self.scales) - columns @ columns.transpose(1, 2))
+
+    def covariance(self, new: TangentFeatures) -> Tensor:
+        """The joint covariance of all new inputs, ``[m, o, m, o]``, without noise."""
+        m, o = len(new), new.width
+        explained = self._explained(self.cross(new))
+        joint = new.gram(scales=self.scales).reshape(m * o, m * o) - explained.T @ explained
+        return ((joint + joint.T) / 2).reshape(m, o, m, o)
+
+    def updated(self, new: TangentFeatures, residual: Tensor, noise: Tensor) -> FunctionPosterior:
+        """The posterior with more data of Gaussian noise: rows are appended to the factor.
+
+        Args:
+            new: Features of the new inputs.
+            residual: Their targets less the prior's mean, ``[m, o]``.
+            noise: Variances ``[m, o]``.
+        """
+        assert self.residual is not None, "only Gaussian data are appended"
+        lower = extended(self.lower, self.root, self.cross(new), self._prior(new), noise.rsqrt())
+        root = torch.cat([self.root, noise.rsqrt()])
+        whole = torch.cat([self.residual, residual])
+        dual, log_evidence = _solved(lower, root, whole)
+        return replace(
+            self,
+            features=(*self.features, new),
+            root=root,
+            lower=lower,
+            dual=dual,
+            log_evidence=log_evidence,
+            residual=whole,
+        )
+
+    def cross(self, new: TangentFeatures) -> Tensor:
+        r"""The prior's covariance of new inputs with the data, ``[m o, n o]``."""
+        rows = len(new) * new.width
+        parts = [new.gram(block, scales=self.scales).reshape(rows, -1) for block in self.features]
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def _prior(self, new: TangentFeatures) -> Tensor:
+        rows = len(new) * new.width
+        return new.gram(scales=self.scales).reshape(rows, rows)
+
+    def _explained(self, across: Tensor) -> Tensor:
+        r"""Make ``[m o, n o]`` the columns :math:`L^{-1} R^\top K_{x*}`, ``[n o, m o]``."""
+        return torch.linalg.solve_triangular(self.lower, whitened(self.root, across.T), upper=False)
+
+
+def condition_on_functions(
+    features: TangentFeatures, residual: Tensor, noise: Tensor, scales: Mapping[str, float]
+) -> FunctionPosterior:
+    r"""Condition on Gaussian data by one Cholesky factor of :math:`n o` rows.
+
+    Args:
+        features: Of the inputs.
+        residual: Targets less the prior's mean, float64 ``[n, o]``.
+        noise: Variances ``[n, o]``, above zero.
+        scales: The prior's variance by parameter name; one where a name is left out.
+    """
+    rows = residual.numel()
+    kernel = features.gram(scales=scales).reshape(rows, rows)
+    root = noise.rsqrt()
+    lower = factor(kernel, root)
+    dual, log_evidence = _solved(lower, root, residual)
+    facts = {"method": "function", "rows": rows, "bytes": lower.nbytes, "condition": _spread(lower)}
+    return FunctionPosterior(
+        (features,), dict(scales), root, lower, dual, log_evidence, residual, facts
+    )
+
+
+def extended(lower: Tensor, root: Tensor, across: Tensor, prior: Tensor, added: Tensor) -> Tensor:
+    r"""Append rows to a factor: new sites of root ``added [m, o]``, covariances ``across``.
+
+    >>> kernel = torch.tensor([[2.0, 1.0], [1.0, 3.0]]).double()
+    >>> one, both = torch.ones(1, 1).double(), torch.ones(2, 1).double()
+    >>> first = factor(kernel[:1, :1], one)
+    >>> grown = extended(first, one, kernel[1:, :1], kernel[1:, 1:], one)
+    >>> bool(torch.allclose(grown, factor(kernel, both)))
+    True
+    """
+    size, extra = len(lower), len(across)
+    below = torch.linalg.solve_triangular(lower, whitened(root, across.T), upper=False)
+    below = whitened(added, below.T)  # [new, old]
+    corner = whitened(added, whitened(added, prior).T) - below @ below.T
+    corner.diagonal().add_(1.0)
+    grown = lower.new_zeros(size + extra, size + extra)
+    grown[:size, :size], grown[size:, :size] = lower, below
+    grown[size:, size:] = torch.linalg.cholesky(corner)
+    return grown
+
+
+def scaled(flat: Tensor, shapes: Mapping[str, torch.Size], scales: Mapping[str, float]) -> Tensor:
+    r"""The prior's variances times a flat vector, :math:`S v`, ``[p]``."""
+    pieces = torch.split(flat, [shape.numel() for shape in shapes.values()])
+    named = zip(shapes, pieces, strict=True)
+    return torch.cat([piece * scales.get(name, 1.0) for name, piece in named])
+
+
+def without_negatives(variance: Tensor) -> Tensor:
+    """Covariances ``[m, o, o]`` whose diagonal rounding made negative, at zero.
+
+    What is left of a variance that the data explain wholly is rounding of either sign.
+    """
+    diagonal = variance.diagonal(dim1=1, dim2=2)
+    diagonal.clamp_(min=0.0)
+    return variance
+
+
+def _solved(lower: Tensor, root: Tensor, residual: Tensor) -> tuple[Tensor, float]:
+    r"""The dual :math:`a = R B^{-1} R^\top r` and the log density of Gaussian data."""
+    white = whitened(root, residual.reshape(-1, 1))
+    half = torch.linalg.solve_triangular(lower, white, upper=False)
+    dual = whitened(root, torch.linalg.solve_triangular(lower.T, half, upper=True))
+    log_evidence = (
+        -0.5 * float(half.square().sum())
+        - float(lower.diagonal().log().sum())
+        + float(root.log().sum())
+        - 0.5 * residual.numel() * math.log(2 * math.pi)
+    )
+    return dual.reshape(residual.shape), log_evidence
+
+
+def _spread(lower: Tensor) -> float:
+    """A lower bound of the condition number of what was factored, from its diagonal."""
+    diagonal = lower.diagonal()
+    return float((diagonal.max() / diagonal.min()).square())
