@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp
+from torch.autograd import forward_ad
 
 from dovetail.core.errors import ContractError, SettingsError, first_line
 from dovetail.linalg.parameters import Choice, Parametrised, by_layer, chosen_parameters
@@ -90,13 +90,9 @@ class LinearModel:
             around = Parametrised(self.module, some, list(self.names))
             tangent = around.unflatten(w)
             try:
-                with warnings.catch_warnings(), torch.no_grad():
-                    warnings.simplefilter("ignore")  # torch's own, of its internals
-                    one = jvp(around, (around.theta,), (tangent,))[1]
+                moved.append(_as_rows(_forward_mode(around, tangent), len(some)).double())
             except RuntimeError:  # an operation without a forward derivative
                 moved.append(self.features(some).push(w.double()))
-                continue
-            moved.append(_as_rows(one, len(some)).double())
         return torch.cat(moved)
 
     def pull(self, x: Tensor, u: Tensor) -> Tensor:
@@ -111,6 +107,19 @@ class LinearModel:
 
     def _batches(self, x: Tensor) -> Iterator[Tensor]:
         yield from x.split(self.batch_size)
+
+
+def _forward_mode(around: Parametrised, tangent: dict[str, Tensor]) -> object:
+    """The derivative of a network's outputs along one direction of its parameters."""
+    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch's own, of its internals
+        with forward_ad.dual_level():
+            duals = {
+                name: forward_ad.make_dual(t, tangent[name]) for name, t in around.theta.items()
+            }
+            value = around(duals)
+            moved = forward_ad.unpack_dual(value).tangent
+    return torch.zeros_like(value) if moved is None else moved
 
 
 def _as_rows(outputs: object, n: int) -> Tensor:

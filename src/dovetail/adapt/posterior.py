@@ -30,6 +30,7 @@ from dovetail.linalg.tangent import TangentFeatures
 
 __all__ = [
     "FunctionPosterior",
+    "centred",
     "condition_on_functions",
     "extended",
     "factor",
@@ -84,6 +85,9 @@ class FunctionPosterior:
         dual: :math:`a`, ``[n, o]``.
         log_evidence: Of the data under the prior; Laplace's for other than Gaussian noise.
         residual: For Gaussian noise, targets less the prior's mean, ``[n, o]``.
+        kernel: For other noise, the prior's covariance ``[n o, n o]``: another mode needs it.
+        centred: Whether features are taken from their mean over the data, see :func:`centred`; a
+            constant of each output, of prior variance one, then stands for what they share.
         diagnostics: How it was solved.
     """
 
@@ -94,14 +98,26 @@ class FunctionPosterior:
     dual: Tensor
     log_evidence: float
     residual: Tensor | None = None
+    kernel: Tensor | None = None
+    centred: bool = False
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def weights(self) -> Tensor:
         r"""The mean :math:`\bar w = S J^\top a`, flat ``[p]``."""
-        duals = self.dual.split([len(block) for block in self.features])
+        dual = self.dual - self.dual.mean(0) if self.centred else self.dual
+        duals = dual.split([len(block) for block in self.features])
         asked = [block.pull(dual) for block, dual in zip(self.features, duals, strict=True)]
         return scaled(torch.stack(asked).sum(0), self.features[0].shapes, self.scales)
+
+    @property
+    def constant(self) -> Tensor:
+        r"""What :math:`J(x)\,\bar w` lacks of the mean's shift ``[o]``: nothing, unless centred."""
+        if not self.centred:
+            return torch.zeros(self.dual.shape[1], dtype=torch.float64)
+        weights = self.weights
+        middle = torch.cat([block.push(weights) for block in self.features]).mean(0)
+        return self.dual.sum(0) - middle
 
     def shift(self, new: TangentFeatures) -> Tensor:
         r"""What the data add to the mean, :math:`K_{*x} a`, ``[m, o]``."""
@@ -109,15 +125,28 @@ class FunctionPosterior:
 
     def variance(self, new: TangentFeatures) -> Tensor:
         """The covariance among the outputs of each new input, ``[m, o, o]``, without noise."""
-        explained = self._explained(self.cross(new)).reshape(len(self.lower), len(new), new.width)
+        raw = self.raw_cross(new)
+        across = self._from_centre(raw)
+        explained = self._explained(across).reshape(len(self.lower), len(new), new.width)
         columns = explained.permute(1, 2, 0)
-        return without_negatives(new.own(self.scales) - columns @ columns.transpose(1, 2))
+        own = new.own(self.scales)
+        if self.centred:
+            middle = raw.reshape(len(new), new.width, -1, new.width).mean(2)
+            own = own - middle - middle.transpose(1, 2) + self._middle[1]
+            own.diagonal(dim1=1, dim2=2).add_(1.0)
+        return without_negatives(own - columns @ columns.transpose(1, 2))
 
     def covariance(self, new: TangentFeatures) -> Tensor:
         """The joint covariance of all new inputs, ``[m, o, m, o]``, without noise."""
         m, o = len(new), new.width
-        explained = self._explained(self.cross(new))
-        joint = new.gram(scales=self.scales).reshape(m * o, m * o) - explained.T @ explained
+        raw = self.raw_cross(new)
+        explained = self._explained(self._from_centre(raw))
+        prior = new.gram(scales=self.scales)
+        if self.centred:
+            middle = raw.reshape(m, o, -1, o).mean(2)
+            prior = prior - middle[:, :, None, :] - middle.permute(2, 0, 1)[None]
+            prior = prior + (self._middle[1] + torch.eye(o, dtype=prior.dtype))[:, None, :]
+        joint = prior.reshape(m * o, m * o) - explained.T @ explained
         return ((joint + joint.T) / 2).reshape(m, o, m, o)
 
     def updated(self, new: TangentFeatures, residual: Tensor, noise: Tensor) -> FunctionPosterior:
@@ -145,9 +174,32 @@ class FunctionPosterior:
 
     def cross(self, new: TangentFeatures) -> Tensor:
         r"""The prior's covariance of new inputs with the data, ``[m o, n o]``."""
+        return self._from_centre(self.raw_cross(new))
+
+    def raw_cross(self, new: TangentFeatures) -> Tensor:
+        """The same of features that are not centred."""
         rows = len(new) * new.width
         parts = [new.gram(block, scales=self.scales).reshape(rows, -1) for block in self.features]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    @property
+    def _middle(self) -> tuple[Tensor, Tensor]:
+        """Covariances of the mean feature with each datum ``[o, n, o]`` and itself ``[o, o]``."""
+        assert self.kernel is not None, "a centred posterior keeps its kernel"
+        n, o = self.dual.shape
+        with_each = self.kernel.reshape(n, o, n, o).mean(0)
+        return with_each, with_each.mean(1)
+
+    def _from_centre(self, across: Tensor) -> Tensor:
+        """Covariances with the data ``[m o, n o]``, of features less their mean over the data."""
+        if not self.centred:
+            return across
+        n, o = self.dual.shape
+        wide = across.reshape(-1, o, n, o)
+        with_each, itself = self._middle
+        itself = itself + torch.eye(o, dtype=itself.dtype)
+        moved = wide - wide.mean(2, keepdim=True) - with_each + itself[:, None, :]
+        return moved.reshape(across.shape)
 
     def _prior(self, new: TangentFeatures) -> Tensor:
         rows = len(new) * new.width
@@ -159,7 +211,12 @@ class FunctionPosterior:
 
 
 def condition_on_functions(
-    features: TangentFeatures, residual: Tensor, noise: Tensor, scales: Mapping[str, float]
+    features: TangentFeatures,
+    residual: Tensor,
+    noise: Tensor,
+    scales: Mapping[str, float],
+    *,
+    kernel: Tensor | None = None,
 ) -> FunctionPosterior:
     r"""Condition on Gaussian data by one Cholesky factor of :math:`n o` rows.
 
@@ -168,16 +225,39 @@ def condition_on_functions(
         residual: Targets less the prior's mean, float64 ``[n, o]``.
         noise: Variances ``[n, o]``, above zero.
         scales: The prior's variance by parameter name; one where a name is left out.
+        kernel: The scaled Gram matrix ``[n o, n o]``, if it is known already.
     """
     rows = residual.numel()
-    kernel = features.gram(scales=scales).reshape(rows, rows)
+    if kernel is None:
+        kernel = features.gram(scales=scales).reshape(rows, rows)
     root = noise.rsqrt()
     lower = factor(kernel, root)
     dual, log_evidence = _solved(lower, root, residual)
     facts = {"method": "function", "rows": rows, "bytes": lower.nbytes, "condition": _spread(lower)}
     return FunctionPosterior(
-        (features,), dict(scales), root, lower, dual, log_evidence, residual, facts
+        (features,), dict(scales), root, lower, dual, log_evidence, residual, diagnostics=facts
     )
+
+
+def centred(kernel: Tensor, outputs: int) -> Tensor:
+    r"""The kernel ``[n o, n o]`` of features less their mean over the data, and of a constant.
+
+    .. math::
+        \tilde K_{ij} = K_{ij} - \bar K_{\cdot j} - \bar K_{i \cdot} + \bar K_{\cdot\cdot} + I
+
+    Gradients of different inputs have much in common, which says nothing of the differences among
+    them and yet makes up most of the kernel: with few labels it drowns them.  The :math:`I` is a
+    constant for each output, of variance one.
+
+    >>> centred(torch.tensor([[101.0, 100.0], [100.0, 101.0]]), 1)
+    tensor([[1.5000, 0.5000],
+            [0.5000, 1.5000]])
+    """
+    n = len(kernel) // outputs
+    wide = kernel.reshape(n, outputs, n, outputs)
+    rows, columns = wide.mean(2, keepdim=True), wide.mean(0, keepdim=True)
+    constant = torch.eye(outputs, dtype=kernel.dtype, device=kernel.device)[:, None, :]
+    return (wide - rows - columns + columns.mean(2, keepdim=True) + constant).reshape(kernel.shape)
 
 
 def extended(lower: Tensor, root: Tensor, across: Tensor, prior: Tensor, added: Tensor) -> Tensor:

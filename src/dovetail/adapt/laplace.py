@@ -1,0 +1,268 @@
+r"""Classes: Laplace's approximation with the whole Hessian of the likelihood.
+
+Labels have probabilities :math:`\pi = \operatorname{softmax}(g(x))` and :math:`g` the linear
+model's prior.  Newton's method finds the mode :math:`\hat g = m + K a` of the posterior, and the
+Gaussian there has the sites
+
+.. math::
+    W_i = \operatorname{diag}(\pi_i) - \pi_i \pi_i^\top = R_i R_i^\top, \qquad
+    R_i = \operatorname{diag}(\sqrt{\pi_i}) - \pi_i \sqrt{\pi_i}^\top .
+
+All of :math:`W_i` is kept: its off-diagonal part says that classes exclude each other.  At the mode
+:math:`a = y - \pi`, and the log evidence is
+:math:`\log p(y \mid \hat g) - \frac12 a^\top K a - \frac12 \log |I + R^\top K R|`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dovetail.adapt.evidence import best_on_a_line
+from dovetail.adapt.posterior import FunctionPosterior, centred, factor, whitened
+from dovetail.core.errors import TaskError
+from dovetail.linalg.cg import ConvergenceError
+from dovetail.linalg.tangent import TangentFeatures
+
+__all__ = [
+    "condition_on_labels",
+    "mode_of",
+    "site_roots",
+    "tune_label_layers",
+    "tune_label_scale",
+    "with_more_labels",
+]
+
+MOST_STEPS = 100
+ENOUGH, ROUGHLY = 1e-10, 1e-4
+"""How near the mode must be to stay there, and to compare priors by."""
+
+
+def site_roots(probabilities: Tensor) -> Tensor:
+    r"""Square roots ``[n, c, c]`` of the likelihood's Hessians at probabilities ``[n, c]``.
+
+    >>> root = site_roots(torch.tensor([[0.5, 0.5]]))
+    >>> root @ root.mT
+    tensor([[[ 0.2500, -0.2500],
+             [-0.2500,  0.2500]]])
+    """
+    sides = probabilities.sqrt()
+    return torch.diag_embed(sides) - probabilities[:, :, None] * sides[:, None, :]
+
+
+def mode_of(
+    kernel: Tensor,
+    mean: Tensor,
+    labels: Tensor,
+    start: Tensor | None = None,
+    *,
+    enough: float = ENOUGH,
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    r"""Newton's method in function space, float64.
+
+    Args:
+        kernel: The prior's covariance ``[n c, n c]``.
+        mean: The prior's mean ``[n, c]``.
+        labels: Codes ``[n]``.
+        start: A dual ``[n, c]`` to begin with, such as that of a slightly different prior.
+        enough: The gain of a step, per label, below which the mode is reached.
+
+    Returns:
+        The dual :math:`a` ``[n, c]``, the sites' roots :math:`R` ``[n, c, c]``, the factor
+        :math:`L` of :math:`I + R^\top K R` and the log evidence.
+    """
+    n, classes = mean.shape
+    target = F.one_hot(labels, classes).to(mean)
+    dual = torch.zeros_like(mean) if start is None else start.clone()
+
+    def value_at(dual: Tensor) -> tuple[float, Tensor]:
+        moved = (kernel @ dual.flatten()).reshape(n, classes)
+        logits = mean + moved
+        fit = float(logits.log_softmax(1).gather(1, labels[:, None]).sum())
+        return fit - 0.5 * float((dual * moved).sum()), logits
+
+    value, logits = value_at(dual)
+    for _ in range(MOST_STEPS):
+        probabilities = logits.softmax(1)
+        root = site_roots(probabilities)
+        lower = factor(kernel, root)
+        moved = (logits - mean).reshape(-1, 1)
+        slope = (target - probabilities).reshape(-1, 1)
+        wanted = _sites(root, moved) + slope  # W (g - m) + gradient
+        inside = whitened(root, kernel @ wanted)
+        step = wanted - _unwhitened(root, torch.cholesky_solve(inside, lower))
+        step = step.reshape(n, classes) - dual
+        size, gain = 1.0, -1.0
+        for _ in range(30):
+            further, there = value_at(dual + size * step)
+            gain = further - value
+            if gain >= 0:
+                break
+            size /= 2
+        if gain >= 0:
+            dual, value, logits = dual + size * step, further, there
+        if gain <= enough * n:
+            break
+    else:
+        raise ConvergenceError(
+            f"Newton's method did not find the mode of {n} labels in {MOST_STEPS} steps; scale the "
+            "network's outputs or the prior down"
+        )
+    probabilities = logits.softmax(1)
+    root = site_roots(probabilities)
+    lower = factor(kernel, root)
+    # At the mode the dual is the slope, to the last digit rather than to the last step.
+    dual = target - probabilities
+    value, _ = value_at(dual)
+    return dual, root, lower, value - float(lower.diagonal().log().sum())
+
+
+def condition_on_labels(
+    features: TangentFeatures,
+    labels: Tensor,
+    mean: Tensor,
+    scales: Mapping[str, float],
+    *,
+    kernel: Tensor | None = None,
+    start: Tensor | None = None,
+) -> FunctionPosterior:
+    """The posterior of labels ``[n]`` under a prior of mean ``[n, c]``.
+
+    Args:
+        features: Of the inputs, with an output for each class.
+        labels: Codes ``[n]``.
+        mean: The prior's mean at the inputs.
+        scales: The prior's variance by parameter name.
+        kernel: The scaled Gram matrix ``[n c, n c]``, if it is known already.
+        start: A dual to begin with.
+    """
+    rows = mean.numel()
+    if kernel is None:
+        kernel = features.gram(scales=scales).reshape(rows, rows)
+    used = centred(kernel, mean.shape[1])
+    dual, root, lower, log_evidence = mode_of(used, mean, labels, start)
+    facts = {"method": "laplace", "rows": rows, "bytes": 2 * lower.nbytes}
+    return FunctionPosterior(
+        (features,),
+        dict(scales),
+        root,
+        lower,
+        dual,
+        log_evidence,
+        kernel=kernel,
+        centred=True,
+        diagnostics=facts,
+    )
+
+
+def with_more_labels(
+    posterior: FunctionPosterior, new: TangentFeatures, labels: Tensor, mean: Tensor
+) -> FunctionPosterior:
+    """The posterior of old and new labels together, Newton's method beginning at the old mode.
+
+    Args:
+        posterior: Of the old ones.
+        new: Features of the new inputs.
+        labels: Codes of all, old first ``[n + m]``.
+        mean: The prior's mean at all inputs, old first.
+    """
+    assert posterior.kernel is not None, "a posterior of labels keeps its kernel"
+    across = posterior.raw_cross(new)
+    own = new.gram(scales=posterior.scales).reshape(len(across), len(across))
+    kernel = torch.cat([torch.cat([posterior.kernel, across.T], 1), torch.cat([across, own], 1)], 0)
+    start = torch.cat([posterior.dual, torch.zeros(len(new), new.width, dtype=torch.float64)])
+    used = centred(kernel, mean.shape[1])
+    dual, root, lower, log_evidence = mode_of(used, mean, labels, start)
+    return replace(
+        posterior,
+        features=(*posterior.features, new),
+        root=root,
+        lower=lower,
+        dual=dual,
+        log_evidence=log_evidence,
+        kernel=kernel,
+    )
+
+
+def tune_label_scale(kernel: Tensor, mean: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The prior's one scale by Laplace's evidence, and that evidence.
+
+    Sought from where the prior says nothing (logits of a hundredth) to where it is sure of
+    everything (logits of a hundred).
+
+    Args:
+        kernel: ``[n c, n c]`` of scale one, not centred.
+        mean: The prior's mean ``[n, c]``.
+        labels: Codes ``[n]``.
+    """
+    classes = mean.shape[1]
+    constant = centred(torch.zeros_like(kernel), classes)
+    varied = centred(kernel, classes) - constant
+    size = float(varied.diagonal().mean())
+    if not size > 0:
+        raise TaskError(
+            "the network's outputs move alike for all these inputs, whatever parameters move: "
+            "there is nothing to tell them apart by"
+        )
+    start: Tensor | None = None
+
+    def height(log_scale: float) -> float:
+        nonlocal start
+        scaled = varied * math.exp(log_scale) + constant
+        start, _, _, log_evidence = mode_of(scaled, mean, labels, start, enough=ROUGHLY)
+        return log_evidence
+
+    low, high = math.log(1e-4 / size), math.log(1e4 / size)
+    best = best_on_a_line(height, low, high, points=9, digits=0.3)
+    return math.exp(best), height(best)
+
+
+def tune_label_layers(
+    kernels: tuple[Tensor, ...], mean: Tensor, labels: Tensor, *, rounds: int = 15
+) -> tuple[tuple[float, ...], float]:
+    r"""A scale for each layer by MacKay's fixed point, from the best common one.
+
+    The evidence is stationary (the sites held fixed) where
+    :math:`a^\top K_l a = \operatorname{tr}(R B^{-1} R^\top K_l)` for every layer: what a layer was
+    seen to do is what it was expected to.  Each round multiplies :math:`s_l` by their ratio; the
+    best round counts.
+    """
+    classes = mean.shape[1]
+    common, evidence = tune_label_scale(torch.stack(kernels).sum(0), mean, labels)
+    constant = centred(torch.zeros_like(kernels[0]), classes)
+    varied = [centred(kernel, classes) - constant for kernel in kernels]
+    scales = best = (common,) * len(kernels)
+    start: Tensor | None = None
+    for _ in range(rounds):
+        whole = constant + torch.stack([s * k for s, k in zip(scales, varied, strict=True)]).sum(0)
+        start, root, lower, found = mode_of(whole, mean, labels, start, enough=ROUGHLY)
+        if found > evidence:
+            best, evidence = scales, found
+        eye = torch.eye(len(whole), dtype=whole.dtype, device=whole.device)
+        half = torch.linalg.solve_triangular(lower, whitened(root, eye), upper=False)
+        expected, dual = half.T @ half, start.flatten()
+        ratios = [
+            float((dual @ kernel @ dual) / (expected * kernel).sum().clamp(min=1e-300))
+            for kernel in varied
+        ]
+        scales = tuple(
+            min(max(s * ratio, common * 1e-6), common * 1e6)
+            for s, ratio in zip(scales, ratios, strict=True)
+        )
+    return best, evidence
+
+
+def _unwhitened(root: Tensor, columns: Tensor) -> Tensor:
+    r"""Multiply columns ``[n c, m]`` by :math:`R`."""
+    n, c, _ = root.shape
+    return (root @ columns.reshape(n, c, -1)).reshape(columns.shape)
+
+
+def _sites(root: Tensor, columns: Tensor) -> Tensor:
+    r"""Multiply columns by :math:`W = R R^\top`."""
+    return _unwhitened(root, whitened(root, columns))
