@@ -9,12 +9,11 @@ from references.classification_posterior import Dense
 from references.gram import jacobian
 from torch import nn
 
+from dovetail.adapt.label_priors import label_evidence, tune_label_layers, tune_label_scale
 from dovetail.adapt.laplace import (
     condition_on_labels,
     mode_of,
     site_roots,
-    tune_label_layers,
-    tune_label_scale,
     with_more_labels,
 )
 from dovetail.adapt.posterior import centred
@@ -108,6 +107,28 @@ def test_the_scale_found_is_where_the_evidence_is_highest():
     _, layered = tune_label_layers(parts, mean, labels)
     common = tune_label_scale(parts[0] + parts[1], mean, labels)[1]
     assert layered >= common
+
+
+def test_the_slopes_of_the_evidence_are_its_differences():
+    net, x, labels = problem(9)
+    features = TangentFeatures(net, x)
+    kernels = [
+        g.reshape(27, 27) for g in features.grams({"a": ["0.weight"], "b": ["2.weight"]}).values()
+    ]
+    constant = torch.eye(27).double()
+    mean = 0.2 * torch.randn(9, 3).double()
+
+    def value(*scales):
+        return label_evidence(constant, kernels, scales, mean, labels)[0]
+
+    _, slopes, _ = label_evidence(constant, kernels, (2.0, 0.7), mean, labels)
+    step = 1e-4
+    assert slopes[0] == pytest.approx(
+        (value(2 + step, 0.7) - value(2 - step, 0.7)) / (2 * step), rel=1e-4
+    )
+    assert slopes[1] == pytest.approx(
+        (value(2, 0.7 + step) - value(2, 0.7 - step)) / (2 * step), rel=1e-4
+    )
 
 
 def test_inputs_that_cannot_be_told_apart_are_refused():

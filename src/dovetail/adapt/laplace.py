@@ -15,7 +15,6 @@ All of :math:`W_i` is kept: its off-diagonal part says that classes exclude each
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,9 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.adapt.evidence import best_on_a_line
 from dovetail.adapt.posterior import FunctionPosterior, centred, factor, whitened
-from dovetail.core.errors import TaskError
 from dovetail.linalg.cg import ConvergenceError
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -33,14 +30,12 @@ __all__ = [
     "condition_on_labels",
     "mode_of",
     "site_roots",
-    "tune_label_layers",
-    "tune_label_scale",
     "with_more_labels",
 ]
 
 MOST_STEPS = 100
-ENOUGH, ROUGHLY = 1e-10, 1e-4
-"""How near the mode must be to stay there, and to compare priors by."""
+ENOUGH = 1e-10
+"""The gain of a step, a label, below which the mode is reached."""
 
 
 def site_roots(probabilities: Tensor) -> Tensor:
@@ -187,74 +182,6 @@ def with_more_labels(
         log_evidence=log_evidence,
         kernel=kernel,
     )
-
-
-def tune_label_scale(kernel: Tensor, mean: Tensor, labels: Tensor) -> tuple[float, float]:
-    """The prior's one scale by Laplace's evidence, and that evidence.
-
-    Sought from where the prior says nothing (logits of a hundredth) to where it is sure of
-    everything (logits of a hundred).
-
-    Args:
-        kernel: ``[n c, n c]`` of scale one, not centred.
-        mean: The prior's mean ``[n, c]``.
-        labels: Codes ``[n]``.
-    """
-    classes = mean.shape[1]
-    constant = centred(torch.zeros_like(kernel), classes)
-    varied = centred(kernel, classes) - constant
-    size = float(varied.diagonal().mean())
-    if not size > 0:
-        raise TaskError(
-            "the network's outputs move alike for all these inputs, whatever parameters move: "
-            "there is nothing to tell them apart by"
-        )
-    start: Tensor | None = None
-
-    def height(log_scale: float) -> float:
-        nonlocal start
-        scaled = varied * math.exp(log_scale) + constant
-        start, _, _, log_evidence = mode_of(scaled, mean, labels, start, enough=ROUGHLY)
-        return log_evidence
-
-    low, high = math.log(1e-4 / size), math.log(1e4 / size)
-    best = best_on_a_line(height, low, high, points=9, digits=0.3)
-    return math.exp(best), height(best)
-
-
-def tune_label_layers(
-    kernels: tuple[Tensor, ...], mean: Tensor, labels: Tensor, *, rounds: int = 15
-) -> tuple[tuple[float, ...], float]:
-    r"""A scale for each layer by MacKay's fixed point, from the best common one.
-
-    The evidence is stationary (the sites held fixed) where
-    :math:`a^\top K_l a = \operatorname{tr}(R B^{-1} R^\top K_l)` for every layer: what a layer was
-    seen to do is what it was expected to.  Each round multiplies :math:`s_l` by their ratio; the
-    best round counts.
-    """
-    classes = mean.shape[1]
-    common, evidence = tune_label_scale(torch.stack(kernels).sum(0), mean, labels)
-    constant = centred(torch.zeros_like(kernels[0]), classes)
-    varied = [centred(kernel, classes) - constant for kernel in kernels]
-    scales = best = (common,) * len(kernels)
-    start: Tensor | None = None
-    for _ in range(rounds):
-        whole = constant + torch.stack([s * k for s, k in zip(scales, varied, strict=True)]).sum(0)
-        start, root, lower, found = mode_of(whole, mean, labels, start, enough=ROUGHLY)
-        if found > evidence:
-            best, evidence = scales, found
-        eye = torch.eye(len(whole), dtype=whole.dtype, device=whole.device)
-        half = torch.linalg.solve_triangular(lower, whitened(root, eye), upper=False)
-        expected, dual = half.T @ half, start.flatten()
-        ratios = [
-            float((dual @ kernel @ dual) / (expected * kernel).sum().clamp(min=1e-300))
-            for kernel in varied
-        ]
-        scales = tuple(
-            min(max(s * ratio, common * 1e-6), common * 1e6)
-            for s, ratio in zip(scales, ratios, strict=True)
-        )
-    return best, evidence
 
 
 def _unwhitened(root: Tensor, columns: Tensor) -> Tensor:

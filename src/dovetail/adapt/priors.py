@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dovetail.adapt.evidence import Problem, tune, tune_layers
-from dovetail.adapt.laplace import tune_label_layers, tune_label_scale
+from dovetail.adapt.label_priors import tune_label_layers, tune_label_scale
 from dovetail.adapt.linear_model import LinearModel
 from dovetail.adapt.readout import OFFSET
 from dovetail.core.errors import SettingsError, nearest, shown
