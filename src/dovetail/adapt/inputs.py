@@ -1,0 +1,276 @@
+"""What people hand to an estimator, made into tensors and networks or refused with a reason.
+
+Arrays are read by scikit-learn's own rules, so that an estimator refuses what any other would;
+the refusal is a :class:`TaskError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
+from torch import Tensor, nn
+
+from dovetail.core.errors import SettingsError, TaskError, first_line
+from dovetail.core.seeds import seeded
+from dovetail.parts.contract import Contract, Preprocess
+from dovetail.parts.part import Part, as_part, build
+from dovetail.running.preprocess import prepare
+from dovetail.tasks.arrays import as_float
+
+__all__ = [
+    "InputTypeError",
+    "as_classes",
+    "as_inputs",
+    "as_numbers",
+    "as_rows",
+    "default_network",
+    "network_of",
+    "refuse_other_count",
+    "seed_of",
+    "standardising",
+]
+
+Array = np.ndarray[Any, Any]
+
+
+class InputTypeError(TaskError, TypeError):
+    """Data of a type that no estimator reads, such as a sparse matrix.
+
+    >>> issubclass(InputTypeError, TaskError) and issubclass(InputTypeError, TypeError)
+    True
+    """
+
+
+def as_inputs(
+    X: Any,
+    estimator: BaseEstimator | None = None,
+    *,
+    reset: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Inputs ``[n, ...]`` as a task holds them: uint8 stays, all else becomes float32.
+
+    Args:
+        X: Array, tensor, nested list or data frame, finite and dense; rows or images.
+        estimator: Whose inputs they are.  It learns ``n_features_in_`` (and the names of a data
+            frame's columns) with ``reset``, and refuses inputs unlike those without.
+        reset: Whether these are the inputs to fit.
+        dtype: What all but uint8 becomes; float64 for those who compute on the rows themselves.
+
+    >>> as_inputs([[1, 2], [3, 4]]).dtype, as_inputs(np.zeros((2, 1, 8, 8), np.uint8)).dtype
+    (torch.float32, torch.uint8)
+    >>> as_inputs([[1.0], [float("nan")]])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: Input X contains NaN. Mend or drop those rows first
+    """
+    values = _read(X, estimator, reset)
+    if values.dtype == np.uint8:
+        return torch.from_numpy(np.array(values, order="C"))
+    wide = torch.from_numpy(np.array(values, dtype=np.float64, order="C"))
+    if float(wide.abs().max()) > torch.finfo(dtype).max:
+        raise TaskError("the inputs hold numbers too large for float32; scale them down")
+    return wide.to(dtype)
+
+
+def as_rows(X: Any, estimator: BaseEstimator | None = None, *, reset: bool = True) -> Tensor:
+    """Rows ``[n, d]`` of float64, read like :func:`as_inputs`; further axes are flattened.
+
+    Pixels of uint8 are divided by 255, as for any part.
+
+    >>> as_rows([[1, 2], [3, 4]]).dtype, as_rows(np.zeros((2, 1, 8, 8))).shape
+    (torch.float64, torch.Size([2, 64]))
+    """
+    return as_float(as_inputs(X, estimator, reset=reset, dtype=torch.float64)).double().flatten(1)
+
+
+def as_classes(y: Any) -> tuple[Tensor, Array]:
+    """Codes ``[n]`` from 0 to C - 1, and the C classes, sorted, as the user spells them.
+
+    >>> codes, classes = as_classes(["owl", "cat", "owl"])
+    >>> codes, classes.tolist()
+    (tensor([1, 0, 1]), ['cat', 'owl'])
+    >>> as_classes([7, 7])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: all 2 labels are of one class, 7; a classifier needs two
+    """
+    with _refusals():
+        labels = column_or_1d(_on_cpu(_given(y)), warn=True)
+        finite = labels.dtype.kind == "f"  # names and integers always are
+        check_array(labels, ensure_2d=False, dtype=None, ensure_all_finite=finite, input_name="y")
+        check_classification_targets(labels)
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise TaskError(
+            f"all {len(labels)} labels are of one class, {classes[0]}; a classifier needs two"
+        )
+    return torch.from_numpy(codes.reshape(-1).astype(np.int64)), classes
+
+
+def as_numbers(y: Any) -> tuple[Tensor, bool]:
+    """Numbers to predict ``[n, k]``, float64, and whether they came as ``[n]``.
+
+    >>> as_numbers([1, 2.5])
+    (tensor([[1.0000],
+            [2.5000]], dtype=torch.float64), True)
+    """
+    with _refusals():
+        values = np.array(check_array(_on_cpu(_given(y)), ensure_2d=False, input_name="y"))
+    if values.ndim > 2 or values.size == 0:
+        raise TaskError(f"targets have shape {list(values.shape)}; give [n] or [n, k] numbers")
+    columns = torch.from_numpy(values.astype(np.float64)).reshape(len(values), -1)
+    return columns, values.ndim == 1
+
+
+def refuse_other_count(inputs: Tensor, targets: Tensor) -> None:
+    """Refuse inputs and targets that are not as many.
+
+    >>> refuse_other_count(torch.zeros(3, 2), torch.zeros(4))
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: 3 inputs but 4 targets; give one target for each input
+    """
+    if len(inputs) != len(targets):
+        raise TaskError(
+            f"{len(inputs)} inputs but {len(targets)} targets; give one target for each input"
+        )
+
+
+def network_of(
+    model: Part | nn.Module,
+) -> tuple[nn.Module, Callable[[Tensor], Tensor], Contract | None]:
+    """A network of one's own, in evaluation mode; how it wants raw inputs; its contract, if known.
+
+    The copy leaves the caller's network as it is.  A part prepares inputs as its contract says; a
+    plain module gets them as float32 (uint8 divided by 255, as a task would).  All of it pickles.
+
+    >>> module, ready, contract = network_of(nn.Linear(2, 1))
+    >>> module.training, ready(torch.tensor([[0, 255]], dtype=torch.uint8)), contract
+    (False, tensor([[0., 1.]]), None)
+    """
+    part = as_part(model)
+    module = copy.deepcopy(part.module).eval()
+    if not isinstance(model, Part):
+        return module, _as_float32, None
+    return module, partial(prepare, contract=part.contract), part.contract
+
+
+def default_network(
+    inputs: Tensor, outputs: int, hidden: Sequence[int] = (128, 128), *, seed: int = 0
+) -> Part:
+    r"""The network that an estimator without a model makes: a tanh MLP with random weights.
+
+    Its preprocessing standardises each feature (or channel) by the mean and deviation of the rows
+    given here.  Weights are drawn from :math:`\mathcal N(0, \sigma_w^2 / d)` for a layer of
+    :math:`d` inputs, biases from :math:`\mathcal N(0, \sigma_b^2)` with :math:`\sigma_w = 1.5` and
+    :math:`\sigma_b = 0.5`: activations neither die out nor saturate with depth, so every layer
+    has its share in the tangent kernel, and units are not all alike at the centre of the data.
+
+    >>> default_network(torch.rand(20, 3), outputs=2)
+    Part(mlp: 3 -> 2, 17,282 weights)
+    """
+    shape = tuple(inputs.shape[1:])
+    part = build(
+        "mlp",
+        seed=seed,
+        shape=shape,
+        classes=outputs,
+        hidden=tuple(hidden),
+        activation="tanh",
+    )
+    with seeded(seed, "default network"), torch.no_grad():
+        for layer in part.module.modules():
+            if isinstance(layer, nn.Linear):
+                layer.weight.normal_(0.0, 1.5 / layer.in_features**0.5)
+                layer.bias.normal_(0.0, 0.5)
+    contract = part.contract
+    return part.changed(
+        contract=Contract(contract.takes, contract.gives, preprocess=standardising(inputs))
+    )
+
+
+def standardising(inputs: Tensor) -> Preprocess:
+    """The preprocessing that gives every feature (or channel) of these inputs mean 0, deviation 1.
+
+    >>> standardising(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
+    Preprocess(size=None, channels=None, scale=1.0, mean=(1.0, 5.0), std=(1.0, 1.0))
+    """
+    columns = as_float(inputs).double().movedim(1, -1).reshape(-1, inputs.shape[1])
+    mean, std = columns.mean(0), columns.std(0, correction=0)
+    std[std <= 1e-8 * mean.abs()] = 1.0  # a constant feature carries nothing; leave it at zero
+    return Preprocess(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed from what scikit-learn calls a random state; ``None`` is 0, so that runs repeat.
+
+    >>> seed_of(None), seed_of(7)
+    (0, 7)
+    """
+    if random_state is None:
+        return 0
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer):
+        raise SettingsError(
+            f"random_state must be an integer, None or a NumPy generator; got {random_state!r}"
+        )
+    return int(random_state)
+
+
+def _as_float32(inputs: Tensor) -> Tensor:
+    return as_float(inputs).float()
+
+
+def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
+    options: dict[str, Any] = {"dtype": None, "allow_nd": True, "order": "C"}
+    given = _on_cpu(X)
+    with _refusals():
+        if estimator is None:
+            values: Array = check_array(given, input_name="X", **options)
+        else:
+            values = validate_data(estimator, given, reset=reset, **options)
+        if values.dtype.kind == "O":
+            values = check_array(values, allow_nd=True, dtype=np.float64, input_name="X")
+    if values.dtype.kind not in "biuf":
+        raise TaskError(f"inputs of dtype {values.dtype} are not numbers")
+    return values
+
+
+def _on_cpu(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _given(y: Any) -> Any:
+    if y is None:
+        raise TaskError("this estimator requires y to be passed, but the target y is None")
+    return y
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Say what scikit-learn refuses as an error of ours, in one line."""
+    try:
+        yield
+    except (TaskError, InputTypeError):
+        raise
+    except TypeError as error:
+        raise InputTypeError(first_line(error)) from None
+    except ValueError as error:
+        said = first_line(error)
+        if "Reshape your data" in str(error):  # the whole array is printed in between
+            said = f"{said.rstrip(':')}. {str(error).splitlines()[-1]}"
+        missing = "NaN" in said or "infinity" in said
+        raise TaskError(f"{said} Mend or drop those rows first" if missing else said) from None

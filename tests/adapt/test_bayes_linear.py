@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references import bayes_linear as reference
+from sklearn.linear_model import BayesianRidge
+
+from dovetail.adapt.bayes_linear import evidence_of, fit_bayes
+from dovetail.core.errors import SettingsError, TaskError
+from dovetail.linalg.ridge import fit as fit_ridge
+
+
+def line(n, d, k=1, noise=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d)) + 3.0
+    y = x @ rng.normal(size=(d, k)) + 5.0 + noise * rng.normal(size=(n, k))
+    return torch.tensor(x), torch.tensor(y)
+
+
+SIZES = pytest.mark.parametrize(("n", "d"), [(20, 3), (8, 8), (6, 11), (2, 1)])
+
+
+@SIZES
+def test_the_evidence_is_the_integral_over_weights_and_intercept(n, d):
+    x, y = line(n, d)
+    found = fit_bayes(x, y, penalty=0.7)
+    slow = reference.log_evidence(
+        x.numpy(), y[:, 0].numpy(), float(found.scale), float(found.noise)
+    )
+    assert found.log_evidence == pytest.approx(slow, rel=1e-7)
+    assert float(evidence_of(x, y, found.scale, found.noise)) == pytest.approx(slow, rel=1e-7)
+
+
+@SIZES
+def test_predictions_are_those_of_dense_gaussians(n, d):
+    x, y = line(n, d)
+    new = torch.randn(4, d, dtype=torch.float64) + 2
+    found = fit_bayes(x, y, penalty=0.7)
+    mean, covariance = reference.predict(
+        x.numpy(), y[:, 0].numpy(), float(found.scale), float(found.noise), new.numpy()
+    )
+    np.testing.assert_allclose(found.mean(new)[:, 0], mean, rtol=1e-5)
+    np.testing.assert_allclose(found.covariance(new)[:, :, 0], covariance, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.variance(new)[:, 0], np.diag(covariance), rtol=1e-4)
+    torch.testing.assert_close(found.variance(new) - found.noise, found.variance(new, noisy=False))
+
+
+def test_its_mean_is_the_ridge_head_of_its_penalty():
+    x, y = line(15, 4, k=2)
+    found = fit_bayes(x, y)
+    for k in range(2):
+        head = fit_ridge(x, y[:, k], float(found.penalty[k]))
+        torch.testing.assert_close(found.weights[:, k], head.weights[:, 0])
+
+
+@SIZES
+def test_no_other_variances_have_more_evidence(n, d):
+    x, y = line(n, d, seed=1)
+    found = fit_bayes(x, y)
+    for a in (0.5, 0.98, 1.0, 1.02, 2.0):
+        for b in (0.5, 0.98, 1.0, 1.02, 2.0):
+            other = evidence_of(x, y, found.scale * a, found.noise * b)
+            assert float(other) <= found.log_evidence + 1e-4  # noiseless ones end at a bound
+
+
+def test_it_agrees_with_the_peer_where_the_intercept_is_sure():
+    x, y = line(400, 5, noise=1.0)
+    found = fit_bayes(x, y)
+    # Its gamma hyper-priors are as good as flat, but it spends no freedom on the intercept.
+    peer = BayesianRidge(max_iter=10_000, tol=1e-10).fit(x.numpy(), y[:, 0].numpy())
+    np.testing.assert_allclose(found.weights[:, 0], peer.coef_, rtol=1e-3)
+    assert float(found.noise) == pytest.approx(1 / peer.alpha_, rel=0.01)
+    assert float(found.scale) == pytest.approx(1 / peer.lambda_, rel=0.01)
+    new = torch.randn(5, 5, dtype=torch.float64)
+    peers = peer.predict(new.numpy(), return_std=True)[1]
+    np.testing.assert_allclose(found.variance(new)[:, 0].sqrt(), peers, rtol=0.01)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(-3, 3), st.floats(-100, 100), st.integers(0, 100))
+def test_units_and_offsets_of_the_targets_do_not_matter(exponent, offset, seed):
+    x, y = line(12, 3, seed=seed)
+    unit = 10.0**exponent
+    plain, moved = fit_bayes(x, y), fit_bayes(x, unit * (y + offset))
+    expected = unit * (plain.mean(x) + offset)
+    torch.testing.assert_close(moved.mean(x), expected, rtol=1e-4, atol=1e-4 * unit)
+    torch.testing.assert_close(
+        moved.variance(x).sqrt(), unit * plain.variance(x).sqrt(), rtol=1e-3, atol=0.0
+    )
+
+
+def test_intervals_cover_what_they_say():
+    x, y = line(600, 10, noise=1.0)
+    found = fit_bayes(x[:60], y[:60])
+    deviation = found.variance(x[60:]).sqrt()
+    inside = ((y[60:] - found.mean(x[60:])).abs() < 1.645 * deviation).double().mean()
+    assert 0.85 < float(inside) < 0.95
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0])
+def test_targets_that_never_vary_are_predicted(value):
+    x, _ = line(5, 2)
+    found = fit_bayes(x, torch.full((5, 1), value))
+    torch.testing.assert_close(found.mean(x), torch.full((5, 1), value).double())
+    assert bool(found.variance(x).isfinite().all())
+
+
+def test_rows_that_never_vary_give_the_mean():
+    y = torch.tensor([[1.0], [2.0], [6.0]])
+    found = fit_bayes(torch.ones(3, 2), y)
+    torch.testing.assert_close(
+        found.mean(torch.ones(1, 2).double()), torch.tensor([[3.0]]).double()
+    )
+
+
+def test_evidence_has_the_slope_of_its_differences():
+    x, y = line(7, 3)
+    found = fit_bayes(x, y)
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: evidence_of(a, y, found.scale, found.noise), x)
+
+
+def test_one_row_and_wrong_penalties_are_refused():
+    with pytest.raises(TaskError, match="1 sample"):
+        fit_bayes(torch.ones(1, 2), torch.ones(1, 1))
+    with pytest.raises(SettingsError, match="penalties"):
+        fit_bayes(*line(5, 2), penalty=-1.0)
