@@ -22,9 +22,10 @@ F, Y, R, PROBS = (VECTORS["inputs"][name] for name in ("F", "y", "R", "source_pr
 EXPECTED = VECTORS["expected"]
 NEEDS_BOTH_SIGNS = ("al-neo", "utal-neo")  # with features that are never negative they are 0/0
 
-OF_FEATURES = [name for name, entry in SCORES.items() if not entry.needs_probs]
-OF_NUMBERS = [name for name, entry in SCORES.items() if "regression" in entry.fits]
-EVERY = pytest.mark.parametrize("name", SCORES)
+OF_ROWS = [name for name, entry in SCORES.items() if not entry.needs_network]  # see test_ntk.py
+OF_FEATURES = [name for name in OF_ROWS if not SCORES[name].needs_probs]
+OF_NUMBERS = [name for name in OF_ROWS if "regression" in SCORES[name].fits]
+EVERY = pytest.mark.parametrize("name", OF_ROWS)
 
 
 def by_name(name, features, labels, **options):
@@ -42,6 +43,7 @@ def test_the_names_are_those_of_the_design():
         *("centred-al", "centred-al-unit", "logme", "leep", "nce", "hscore", "hscore-lw"),
         *("transrate", "transrate-scaled", "gbc", "gbc-spherical", "parc", "nleep"),
         *("knn-1", "knn-3", "ridge-loo", "expected-accuracy"),
+        *("ntk-centred-al", "ntk-loo"),
     }
     assert ALIASES == {"cka": "centred-al"}
     assert DEFAULT in SCORES
@@ -186,7 +188,7 @@ def test_numbers_and_several_labels_are_scored(name):
         assert found == pytest.approx(score(torch.tensor(rows), torch.tensor(targets), by=name))
 
 
-@pytest.mark.parametrize("name", sorted(set(SCORES) - set(OF_NUMBERS)))
+@pytest.mark.parametrize("name", sorted(set(OF_ROWS) - set(OF_NUMBERS)))
 def test_other_scores_name_those_that_take_numbers(name):
     with pytest.raises(TaskError, match=r"for numbers there is centred-al, .*logme, ridge-loo"):
         by_name(name, F, R)
@@ -258,6 +260,6 @@ def test_a_hundred_thousand_classes_are_scored_or_refused_clearly():
 
 def test_every_entry_is_reached_by_score():
     """No entry of the table is for show."""
-    for name, entry in SCORES.items():
-        assert scores.find_score(name) is entry
+    for name in OF_ROWS:
+        assert scores.find_score(name) is SCORES[name]
         assert np.isfinite(by_name(name, np.array(F), Y))

@@ -1,27 +1,19 @@
 r"""Ridge regression with an intercept and closed-form leave-one-out, float64.
 
 With at least as many rows as columns everything follows from the :math:`d \times d` scatter
-(:mod:`dovetail.linalg.ridge_sums`).  With fewer rows the :math:`n \times n` Gram matrix
-:math:`K = \tilde X \tilde X^\top = U \operatorname{diag}(s) U^\top` of the centred rows is the
-smaller one, and the residual of a row that was left out is
-
-.. math::
-    y_i - \hat y_{-i} = \frac{\sum_j u_{ij} (U^\top \tilde y)_j / (s_j + \lambda)}
-                             {\sum_j u_{ij}^2 / (s_j + \lambda)} ,
-
-a ratio in which nothing cancels, so that it stays exact when the fit passes through every row.
-(:math:`u` is taken orthogonal to the constant, which the intercept has absorbed.)
+(:mod:`dovetail.linalg.ridge_sums`).  With fewer rows the :math:`n \times n` Gram matrix of the
+centred rows is the smaller one (:mod:`dovetail.linalg.kernel_ridge`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
+from dovetail.linalg.kernel_ridge import GramRidge
 from dovetail.linalg.ridge_sums import (
     LEAST_FREE,
     LeaveOneOut,
@@ -29,9 +21,7 @@ from dovetail.linalg.ridge_sums import (
     Penalty,
     RidgeSums,
     checked_rows,
-    grid,
     judged_penalties,
-    summed_errors,
 )
 
 __all__ = ["LeaveOneOut", "Linear", "Penalty", "Solved", "fit", "leave_one_out", "solve"]
@@ -143,51 +133,29 @@ class _ByRows:
     def __init__(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         self.all_rows, self.all_targets = x, y
         self.counts = w > 0  # the others pull nothing, and are predicted by the full fit
-        x, y, self.w = x[self.counts], y[self.counts], w[self.counts]
-        self.mean, self.target_mean = self.w @ x / self.w.sum(), self.w @ y / self.w.sum()
-        self.root = self.w.sqrt()
-        self.rows = (x - self.mean) * self.root[:, None]
-        targets = (y - self.target_mean) * self.root[:, None]
-        s, self.u = torch.linalg.eigh(self.rows @ self.rows.T)
-        self.s = s.clamp(min=0)
-        # What is left of the basis once the intercept has taken the constant.
-        constant = self.root / self.root.norm()
-        self.basis = self.u - torch.outer(constant, constant @ self.u)
-        self.coefficients = self.basis.T @ targets
+        x, y, w = x[self.counts], y[self.counts], w[self.counts]
+        self.mean, self.target_mean = w @ x / w.sum(), w @ y / w.sum()
+        root = w.sqrt()
+        self.rows = (x - self.mean) * root[:, None]
+        targets = (y - self.target_mean) * root[:, None]
+        self.solved = GramRidge(self.rows @ self.rows.T, targets, root)
 
     def penalties(self) -> tuple[float, ...]:
-        return grid(float(self.s.sum()), *self.rows.shape)
+        return self.solved.penalties(self.rows.shape[1])
 
     def fit(self, penalty: float) -> Linear:
-        dual = self.u @ (self.coefficients / (self.s + penalty)[:, None])
-        weights = self.rows.T @ dual
+        weights = self.rows.T @ self.solved.dual(penalty)
         return Linear(weights, self.target_mean - self.mean @ weights, penalty)
-
-    def left_out(self, penalties: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Residuals ``[n, p, k]`` of rows left out, and what their leverage leaves ``[n, p]``."""
-        several = torch.tensor(penalties, dtype=torch.float64, device=self.s.device)
-        gain = 1 / (self.s[:, None] + several)  # [n, p]
-        n, k = self.coefficients.shape
-        solved = (gain[:, :, None] * self.coefficients[:, None, :]).reshape(n, -1)
-        free = self.basis.square() @ gain
-        divisor = (free * self.root[:, None])[:, :, None]
-        return (self.basis @ solved).reshape(n, -1, k) / divisor, free * several
 
     def leave_one_out(self, penalty: Penalty) -> LeaveOneOut:
         penalties = judged_penalties(penalty, self.penalties)
-        k = self.all_targets.shape[1]
-        errors = summed_errors(self.left_out, self.w, k, penalties) / (self.w.sum() * k)
-        best = int(errors.argmin())
-        residuals, free = self.left_out((penalties[best],))
-        predictions = self.fit(penalties[best])(self.all_rows)
+        best, errors = self.solved.chosen(penalties)
+        residuals, free = self.solved.left_out((best,))
+        predictions = self.fit(best)(self.all_rows)
         predictions[self.counts] = self.all_targets[self.counts] - residuals[:, 0]
         leverage = torch.zeros_like(predictions[:, 0])
         leverage[self.counts] = 1 - free[:, 0]
-        return LeaveOneOut(
-            predictions, leverage, penalties[best], penalties, tuple(errors.tolist())
-        )
+        return LeaveOneOut(predictions, leverage, best, penalties, errors)
 
     def remainder(self, penalty: float, rows: Tensor) -> Tensor:
-        basis = self.basis[rows]
-        block: Tensor = (basis / (self.s + penalty)) @ basis.T * penalty
-        return block
+        return self.solved.remainder(penalty, rows)

@@ -1,11 +1,13 @@
 """Which part to reuse for a task, before anything is trained.
 
 ``rank`` answers for parts, cut points and epochs; ``score`` for plain arrays; ``PairStatistics``
-for rows that come in pieces.  ``judge`` says how good a score is where the truth is known.
+for rows that come in pieces; ``ntk_score`` for the kernel of a whole network.  ``judge`` says how
+good a score is where the truth is known.
 """
 
 from dovetail.ranking.expected import Expected, Head, expected_accuracy, fit_head
 from dovetail.ranking.judge import Judgement, judge
+from dovetail.ranking.ntk import ntk_score, tangent_kernel
 from dovetail.ranking.over import RankingOver, rank_over
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.ranker import rank
@@ -35,9 +37,11 @@ __all__ = [
     "honest_intervals",
     "honest_winner",
     "judge",
+    "ntk_score",
     "rank",
     "rank_over",
     "score",
+    "tangent_kernel",
     "task_distance",
     "task_embedding",
     "task_map",

@@ -1,4 +1,4 @@
-"""One candidate's score, its replicates and its null, from the features alone.
+"""One candidate's score, its replicates and its null, from its features or its kernel.
 
 Every candidate of a ranking is measured by the same :class:`Plan`: the same examples in the same
 groups, and the same shuffles of the labels, so that candidates can be compared example by example.
@@ -20,6 +20,7 @@ from dovetail.ranking.expected import Expected, chance_values, expected_accuracy
 from dovetail.ranking.heads import HeadKind
 from dovetail.ranking.inputs import as_rows
 from dovetail.ranking.jackknife import dealt
+from dovetail.ranking.ntk import ntk_score
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.scores import (
     DEFAULT,
@@ -82,8 +83,19 @@ class Plan:
         """Whether the score needs the predictions of the candidate's own head."""
         return isinstance(self.by, Score) and self.by.needs_probs
 
-    def measure(self, features: Tensor, activation: str, probs: Tensor | None = None) -> Measured:
-        """Measure a candidate by its features ``[n, d]``."""
+    @property
+    def needs_network(self) -> bool:
+        """Whether the score is of the tangent kernel."""
+        return isinstance(self.by, Score) and self.by.needs_network
+
+    def measure(
+        self,
+        features: Tensor,
+        activation: str,
+        probs: Tensor | None = None,
+        kernel: Tensor | None = None,
+    ) -> Measured:
+        """Measure a candidate by its features ``[n, d]``, or by its tangent kernel ``[n, n]``."""
         rows = as_rows(features)
         if self.pairs is not None:
             return _by_pairs(self, self.pairs, rows, activation)
@@ -93,6 +105,8 @@ class Plan:
             expected = self._expected(rows)
         except TaskError:  # one example a class, or too many classes: the score may still say
             expected = None
+        if kernel is not None:
+            return _by_kernel(self, kernel, expected)
         if isinstance(self.by, Score) and self.by.from_sums and self._sums_fit(self.by, rows):
             return _by_sums(self, self.by, rows, activation, expected)
         return _by_rows(self, rows, activation, probs, expected)
@@ -220,6 +234,20 @@ def _by_rows(
     replicates = []
     for g in range(plan.groups):
         replicates.append(_or_nan(partial(value, plan.group != g, plan.targets)))
+    null = [value(everything, plan.targets[order]) for order in plan.shuffles]
+    return Measured(value(everything, plan.targets), *_tensors(replicates, null), expected)
+
+
+def _by_kernel(plan: Plan, kernel: Tensor, expected: Expected | None) -> Measured:
+    """The kernel once; without a group, what is left of it."""
+
+    def value(which: Tensor, targets: Tensor) -> float:
+        return ntk_score(kernel[which][:, which], targets[which], plan.name)
+
+    everything = torch.ones(len(kernel), dtype=torch.bool)
+    replicates = [
+        _or_nan(partial(value, plan.group != g, plan.targets)) for g in range(plan.groups)
+    ]
     null = [value(everything, plan.targets[order]) for order in plan.shuffles]
     return Measured(value(everything, plan.targets), *_tensors(replicates, null), expected)
 

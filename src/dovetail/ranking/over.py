@@ -12,6 +12,7 @@ from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Tex
 from dovetail.ranking.candidates import Parts
 from dovetail.ranking.ranker import rank
 from dovetail.ranking.records import Place, Ranking
+from dovetail.ranking.scores import needs_network
 from dovetail.tasks.task import Task
 
 __all__ = ["RankingOver", "Served", "rank_over"]
@@ -22,8 +23,8 @@ class Served:
     """A candidate over all tasks.
 
     ``values`` are what a head on it is expected to reach on each task (or its score, where nothing
-    can be expected); ``behind`` is how far these lie behind the best candidate of each task, on
-    average: the price of taking one for all.
+    can be expected, or the score is of the whole network); ``behind`` is how far these lie behind
+    the best candidate of each task, on average: the price of taking one for all.
     """
 
     part: str
@@ -138,7 +139,10 @@ def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> Ran
     common = [key for key in known[0] if all(key in places for places in known[1:])]
     if not common:
         raise SettingsError("no candidate could be ranked for every one of the tasks")
-    expected = all(p.expected is not None for places in known for p in places.values())
+    # What a head on frozen features will reach is beside the point if all weights are to move.
+    expected = not needs_network(options.get("by")) and all(
+        p.expected is not None for places in known for p in places.values()
+    )
     best = [max(_value(places[key], expected) for key in common) for places in known]
     served = []
     for key in common:

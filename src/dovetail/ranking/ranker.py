@@ -20,8 +20,10 @@ from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Candidate, Parts, candidate, named
 from dovetail.ranking.jackknife import beats, half_width, z_score
 from dovetail.ranking.measuring import BY_EXAMPLE, By, Measured, Plan, plan_for
+from dovetail.ranking.ntk import OUTPUTS, tangent_kernel
 from dovetail.ranking.records import LeftOut, Place, Ranking
 from dovetail.ranking.sample import sampled
+from dovetail.ranking.scores import needs_network
 from dovetail.ranking.winner import honest_intervals, honest_winner
 from dovetail.running.along import features_along
 from dovetail.running.features import Pooling, features
@@ -55,6 +57,7 @@ def rank(
     by: By | None = None,
     at: str | CutPoint | Sequence[str | CutPoint] | None = None,
     samples: int | None = 2000,
+    network_samples: int = 300,
     split: Split = "train",
     pooling: Pooling = "average",
     groups: int = 10,
@@ -73,8 +76,12 @@ def rank(
         task: Its labelled examples decide; of kind classes, multilabel, regression or pairs.
         by: A score's name, or a function of ``(features, labels)`` to a number, higher is better;
             by default what a head can be expected to reach, of a task of pairs the alignment.
+            Scores of the whole network (``"ntk-loo"``, ``"ntk-centred-al"``) ask how fine-tuning
+            begins; docs/rank.md says what they are worth.
         at: Cut points to rank inside each network: names, ``"every"``, or ``"output"``.
         samples: How many examples to look at; ``None`` is all of them.
+        network_samples: How many at most, by a score of the whole network (ntk-...), whose cost
+            grows with the gradients of each example.
         split: Where they come from; never the test split.
         pooling: How feature maps become rows, ``"average"`` or ``"flatten"``.
         groups: Of the jackknife, at least 3.
@@ -97,7 +104,10 @@ def rank(
     if not isinstance(task, Task):
         raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
     several = named(parts)
-    small = sampled(task, samples, split, seed)
+    limit = samples
+    if needs_network(by):
+        limit = network_samples if samples is None else min(samples, network_samples)
+    small = sampled(task, limit, split, seed)
     mine = _share_of(small)
     plan = plan_for(
         small, by, groups=groups, permutations=permutations, confidence=confidence, seed=seed
@@ -113,7 +123,7 @@ def rank(
                 points[name] = list(chosen.at or ())
                 if chosen.part.origin.task_fingerprint == task.fingerprint:
                     trained_here.append(name)
-                found += _entries(chosen, mine, plan, pooling, batch_size, cache)
+                found += _entries(chosen, mine, small, plan, pooling, batch_size, cache)
             except DovetailError as error:
                 left_out.append(LeftOut(name, str(error)))
             tick(name)
@@ -127,7 +137,7 @@ def rank(
         measure=MEASURES.get(task.kind, ""),
         places=_places(found, plan),
         left_out=tuple(left_out),
-        notes=_notes(trained_here, split),
+        notes=_notes(trained_here, split, plan, limit != samples and task.size(split) > plan.n),
         confidence=confidence,
         settings={
             "split": split,
@@ -138,23 +148,39 @@ def rank(
             "seed": seed,
             "task_fingerprint": task.fingerprint,
             "points": {name: at for name, at in points.items() if at},
+            **({"tangent_outputs": OUTPUTS} if plan.needs_network else {}),
         },
     )
 
 
-def _notes(trained_here: list[str], split: Split) -> tuple[str, ...]:
-    if not trained_here or split != "train":
-        return ()
-    names = ", ".join(trained_here[:5]) + (" and others" if len(trained_here) > 5 else "")
-    return (
-        f"Trained on these very examples: {names}. What a head is expected to reach there is too "
-        "high; rank on the validation split.",
-    )
+def _notes(
+    trained_here: list[str], split: Split, plan: Plan, fewer_than_asked: bool
+) -> tuple[str, ...]:
+    notes = []
+    if trained_here and split == "train":
+        names = ", ".join(trained_here[:5]) + (" and others" if len(trained_here) > 5 else "")
+        notes.append(
+            f"Trained on these very examples: {names}. What a head is expected to reach there is "
+            "too high; rank on the validation split."
+        )
+    if fewer_than_asked:
+        notes.append(
+            f"{plan.name} takes the gradients of each example, so that {plan.n} examples were "
+            "looked at and not more; network_samples= says how many."
+        )
+    return tuple(notes)
 
 
 def _entries(
-    chosen: Candidate, task: Task, plan: Plan, pooling: Pooling, batch_size: int, cache: Any
+    chosen: Candidate,
+    task: Task,
+    whole: Task,
+    plan: Plan,
+    pooling: Pooling,
+    batch_size: int,
+    cache: Any,
 ) -> Iterator[_Entry]:
+    """Measure a candidate at its points; ``task`` is this process's share of the ``whole``."""
     part = chosen.part
     _refuse_backs(part)
     began = time.perf_counter()
@@ -179,7 +205,11 @@ def _entries(
             continue  # a pooling or flattening layer that adds nothing
         before = rows
         began = time.perf_counter()
-        measured = plan.measure(rows, front.contract.gives[0].activation, probs)
+        kernel = None
+        if plan.needs_network:  # of all pairs, hence not shared between processes
+            inputs, _ = whole.subset("train")
+            kernel = tangent_kernel(front, inputs, pooling=pooling, seed=plan.seed)
+        measured = plan.measure(rows, front.contract.gives[0].activation, probs, kernel)
         yield _Entry(
             chosen.name,
             at,

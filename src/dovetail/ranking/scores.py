@@ -23,11 +23,22 @@ from dovetail.ranking.baselines.rates import transrate, transrate_scaled
 from dovetail.ranking.baselines.ridge_loo import refuse_many_classes, ridge_loo
 from dovetail.ranking.baselines.source_probabilities import leep, nce
 from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
+from dovetail.ranking.ntk import kernel_alignment, kernel_loo
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.sums.from_sums import ALIASES
 from dovetail.ranking.sums.logme_alone import logme
 
-__all__ = ["ALIASES", "By", "DEFAULT", "DEFAULT_OF_PAIRS", "SCORES", "Score", "find_score", "score"]
+__all__ = [
+    "ALIASES",
+    "By",
+    "DEFAULT",
+    "DEFAULT_OF_PAIRS",
+    "SCORES",
+    "Score",
+    "find_score",
+    "needs_network",
+    "score",
+]
 
 DEFAULT = "expected-accuracy"
 """What ranks unless somebody says otherwise; docs/rank.md has the evidence for it."""
@@ -66,6 +77,8 @@ class Score:
         from_sums: Whether :class:`PairStatistics` gives it, hence merged, streamed and exact.
         per_class: Whether those sums must keep a second moment a class.
         needs_probs: Whether it needs the source network's probabilities.
+        needs_network: Whether it is of the whole network, not of its features: ``function`` then
+            takes the rows of its tangent kernel ``[n, n]``.
         function: What computes it, when it is not from sums.
     """
 
@@ -75,6 +88,7 @@ class Score:
     from_sums: bool
     per_class: bool = False
     needs_probs: bool = False
+    needs_network: bool = False
     function: Function | None = None
 
 
@@ -192,6 +206,22 @@ _TABLE = (
         False,
         function=_expected,
     ),
+    Score(
+        "ntk-centred-al",
+        "alignment of the centred tangent kernel",
+        _NUMBERS,
+        False,
+        needs_network=True,
+        function=_plain(kernel_alignment),
+    ),
+    Score(
+        "ntk-loo",
+        "leave-one-out accuracy of the linearised network",
+        _NUMBERS,
+        False,
+        needs_network=True,
+        function=_plain(kernel_loo),
+    ),
 )
 
 SCORES: dict[str, Score] = {entry.name: entry for entry in _TABLE}
@@ -213,6 +243,16 @@ def find_score(name: str) -> Score:
     return SCORES[name]
 
 
+def needs_network(by: By | Score | None) -> bool:
+    """Whether a score is of the whole network, and not of its features.
+
+    >>> needs_network("ntk-loo"), needs_network("logme"), needs_network(None)
+    (True, False, False)
+    """
+    entry = find_score(by) if isinstance(by, str) else by
+    return isinstance(entry, Score) and entry.needs_network
+
+
 def score(
     features: Any,
     labels: Any,
@@ -230,7 +270,8 @@ def score(
         features: Tensor, array or list, taken **after** the activation.
         labels: One integer or name a row for classes; floats ``[n]`` or a matrix ``[n, k]`` for
             numbers (regression, or zeros and ones of several labels).
-        by: A name of ``SCORES`` or a function of (features, labels), which gets both as they are.
+        by: A name of ``SCORES``, but for those of whole networks, or a function of (features,
+            labels), which gets both as they are.
         activation: Names the range of the kernel, for al, utal, nmse and their -neo forms.
         source_probs: ``[n, source classes]``, for leep and nce.
         seed: For what is random: nleep, and cts beyond 10 000 rows.
@@ -243,12 +284,21 @@ def score(
     if callable(by):
         return _judged(by(features, labels), getattr(by, "__name__", "the function"))
     entry = find_score(by)
+    if entry.needs_network:
+        raise SettingsError(
+            f"{entry.name} is of the whole network, which its features do not show; rank the part "
+            "by it (dt.rank), or give its kernel to dt.ranking.ntk_score"
+        )
     kernel_range(activation)
     rows, targets = as_rows(features), as_targets(labels)
     refuse_other_count(rows, targets)
     numbers = targets.is_floating_point()
     if numbers and "regression" not in entry.fits:
-        fit = ", ".join(name for name, other in SCORES.items() if "regression" in other.fits)
+        fit = ", ".join(
+            name
+            for name, other in SCORES.items()
+            if "regression" in other.fits and not other.needs_network
+        )
         raise TaskError(
             f"{entry.name} is for classes, and the labels are numbers; for numbers there is {fit} "
             "(classes are integers or names, one a row)"

@@ -11,7 +11,7 @@ from dovetail.core.errors import TaskError
 from dovetail.linalg.ridge import Penalty, leave_one_out
 from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
 
-__all__ = ["refuse_many_classes", "ridge_loo"]
+__all__ = ["accuracy_of", "explained", "refuse_many_classes", "ridge_loo"]
 
 _MOST_CELLS = 200_000_000  # of the predictions, rows × classes: 1.6 GB
 _NOISE = 1e-9  # one-hot predictions closer than this tie
@@ -36,12 +36,12 @@ def ridge_loo(features: Any, targets: Any, *, penalty: Penalty = "auto") -> floa
     rows, given = as_rows(features), as_targets(targets)
     refuse_other_count(rows, given)
     if given.is_floating_point():
-        return _explained(leave_one_out(rows, given, penalty).predictions, given)
+        return explained(leave_one_out(rows, given, penalty).predictions, given)
     codes, count = class_codes(given)
     refuse_many_classes(codes)
     one_hot = torch.zeros(len(rows), count, dtype=torch.float64)
     one_hot[torch.arange(len(rows)), codes] = 1.0
-    return _accuracy(leave_one_out(rows, one_hot, penalty).predictions, codes)
+    return accuracy_of(leave_one_out(rows, one_hot, penalty).predictions, codes)
 
 
 def refuse_many_classes(codes: Tensor) -> None:
@@ -61,13 +61,15 @@ def refuse_many_classes(codes: Tensor) -> None:
         )
 
 
-def _accuracy(predictions: Tensor, codes: Tensor) -> float:
+def accuracy_of(predictions: Tensor, codes: Tensor) -> float:
+    """The share of rows ``[n, k]`` whose greatest output is their class; ties share the credit."""
     best = predictions >= predictions.amax(1, keepdim=True) - _NOISE
     right = best.gather(1, codes[:, None])[:, 0]
     return float((right.double() / best.sum(1)).mean())
 
 
-def _explained(predictions: Tensor, targets: Tensor) -> float:
+def explained(predictions: Tensor, targets: Tensor) -> float:
+    """R², the mean over the columns ``[n, k]`` that vary."""
     varies = (targets != targets[0]).any(0)
     if not varies.any():
         raise TaskError("all targets are the same number; there is nothing to predict")
