@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dovetail import adapt as adapt
     from dovetail import closed_form as closed_form
+    from dovetail import lens as lens
     from dovetail import objectives as objectives
     from dovetail import ranking as ranking
     from dovetail import tasks as tasks
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("closed_form", "objectives", "ranking", "tasks", "testing", "train")
+_PACKAGES = ("adapt", "closed_form", "lens", "objectives", "ranking", "tasks", "testing", "train")
 
 _HOMES = {
     # make and load

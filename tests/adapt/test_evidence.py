@@ -84,6 +84,23 @@ def test_rows_of_known_different_noise():
     assert found.log_evidence == pytest.approx(at)
 
 
+def test_a_free_constant_is_neither_explained_nor_charged():
+    kernel, target = drawn(n=12)
+    ones = torch.ones(12, 1).double()
+    plain = tune([Problem((kernel,), target, free=ones)])
+    # Neither a shift of the targets nor of the kernel says anything about the prior.
+    shifted = tune([Problem((kernel + 1e4,), target + 50, free=ones)])
+    assert shifted.scales[0] == pytest.approx(plain.scales[0], rel=1e-3)
+    assert shifted.noise == pytest.approx(plain.noise, rel=1e-2)
+    contrast = torch.linalg.qr(ones, mode="complete").Q[:, 1:]
+    at = density([contrast.T @ kernel @ contrast], plain.scales, plain.noise, contrast.T @ target)
+    assert plain.log_evidence == pytest.approx(at)
+    relative = torch.linspace(0.5, 4.0, 12).double()
+    known = tune([Problem((kernel,), target, relative, ones)])
+    moved = tune([Problem((kernel + 1e4,), target + 50, relative, ones)])
+    assert moved.scales[0] == pytest.approx(known.scales[0], rel=1e-3)
+
+
 def test_a_scale_for_each_layer_is_no_worse_and_finds_the_useless_one():
     kernel, target = drawn(n=50, seed=3)
     useless, _ = drawn(n=50, seed=4)

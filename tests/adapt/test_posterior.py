@@ -145,3 +145,20 @@ def test_an_operation_without_forward_mode_takes_the_other_way():
     model = LinearModel(net)
     w = torch.randn(model.size).double()
     torch.testing.assert_close(model.push(x, w), jacobian(net, x) @ w, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_eight_thousand_rows_leave_no_negative_variance():
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 200), nn.ELU(), nn.Linear(200, 2000), nn.ELU()]
+    net = nn.Sequential(*layers, nn.Linear(2000, 200), nn.ELU(), nn.Linear(200, 1))
+    x, new = torch.randn(8000, 5), torch.randn(300, 5)
+    y = (torch.sin(2 * x[:, :1]) + x[:, 1:2] * x[:, 2:3]).double()
+    found = condition_on_functions(TangentFeatures(net, x), y, torch.full_like(y, 0.01), {})
+    features = TangentFeatures(net, new)
+    prior = features.own()[:, 0, 0]
+    explained = prior - found.variance(features)[:, 0, 0]
+    assert float((prior - explained).min()) > 1e-6 * float(prior.mean())
+    near = found.variance(TangentFeatures(net, x[:300]))[:, 0, 0]
+    assert float(near.min()) > 0
+    assert float(near.max()) < 0.011

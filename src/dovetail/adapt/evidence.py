@@ -46,19 +46,29 @@ class Problem:
         target: ``[N]``, targets less the prior's mean.
         noise: Known relative variances ``[N]`` (ones unless some rows are noisier than others); the
             noise sought multiplies them.
+        free: Columns ``[N, c]`` of which nothing is known, such as a constant; the evidence is then
+            that of what is orthogonal to them (the restricted likelihood).  Else what they explain
+            is charged to the prior, which with ten rows is enough to make it vanish.
     """
 
     kernels: tuple[Tensor, ...]
     target: Tensor
     noise: Tensor | None = None
+    free: Tensor | None = None
 
     def white(self) -> tuple[tuple[Tensor, ...], Tensor, float]:
-        """Kernels and target with the known noise divided out, and the log of what that took."""
-        if self.noise is None:
-            return self.kernels, self.target, 0.0
-        root = self.noise.rsqrt()
-        kernels = tuple(root[:, None] * kernel * root for kernel in self.kernels)
-        return kernels, root * self.target, float(root.log().sum())
+        """Kernels and target with known noise and free columns removed, the log of what it took."""
+        kernels, target, free, log_root = self.kernels, self.target, self.free, 0.0
+        if self.noise is not None:
+            root = self.noise.rsqrt()
+            kernels = tuple(root[:, None] * kernel * root for kernel in kernels)
+            target, log_root = root * target, float(root.log().sum())
+            free = None if free is None else root[:, None] * free
+        if free is not None:
+            rest = torch.linalg.qr(free, mode="complete").Q[:, free.shape[1] :]
+            kernels = tuple(rest.T @ kernel @ rest for kernel in kernels)
+            target = rest.T @ target
+        return kernels, target, log_root
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,7 @@ def _spectrum(problem: Problem) -> Spectrum:
 def _size(spectra: Sequence[Spectrum]) -> float:
     """The mean of the kernels' diagonals, as a yardstick."""
     total = sum(float(values.sum()) for values, _, _ in spectra)
-    return max(total / sum(len(values) for values, _, _ in spectra), 1e-300)
+    return max(total / max(sum(len(values) for values, _, _ in spectra), 1), 1e-300)
 
 
 def _best_scale(spectra: Sequence[Spectrum], ratio: float) -> float:

@@ -31,7 +31,7 @@ from dovetail.adapt.laplace import mode_of
 from dovetail.adapt.posterior import centred, whitened
 from dovetail.core.errors import TaskError
 
-__all__ = ["label_evidence", "tune_label_layers", "tune_label_scale"]
+__all__ = ["label_evidence", "tune_label_layers", "tune_label_scale", "tune_label_scale_over"]
 
 ROUGHLY = 1e-4
 """How near the mode must be to compare priors by, a label."""
@@ -51,20 +51,30 @@ def tune_label_scale(kernel: Tensor, mean: Tensor, labels: Tensor) -> tuple[floa
         mean: The prior's mean ``[n, c]``.
         labels: Codes ``[n]``.
     """
-    constant, (varied,) = _apart((kernel,), mean.shape[1])
-    size = float(varied.diagonal().mean())
-    if not size > 0:
+    return tune_label_scale_over([(kernel, mean, labels)])
+
+
+def tune_label_scale_over(
+    problems: Sequence[tuple[Tensor, Tensor, Tensor]],
+) -> tuple[float, float]:
+    """The same for several tasks that share a prior: kernels, means and labels of each."""
+    parts = [(*_apart((kernel,), mean.shape[1]), mean, labels) for kernel, mean, labels in problems]
+    size = sum(float(varied.diagonal().mean()) for _, (varied,), _, _ in parts) / len(parts)
+    whole = sum(float(kernel.diagonal().mean()) for kernel, _, _ in problems) / len(problems)
+    if not size > 1e-9 * whole:  # what is left is rounding
         raise TaskError(
             "the network's outputs move alike for all these inputs, whatever parameters move: "
             "there is nothing to tell them apart by"
         )
-    start: Tensor | None = None
+    starts: list[Tensor | None] = [None] * len(parts)
 
     def height(log_scale: float) -> float:
-        nonlocal start
-        scaled = varied * math.exp(log_scale) + constant
-        start, _, _, log_evidence = mode_of(scaled, mean, labels, start, enough=ROUGHLY)
-        return log_evidence
+        total = 0.0
+        for i, (constant, (varied,), mean, labels) in enumerate(parts):
+            scaled = varied * math.exp(log_scale) + constant
+            starts[i], _, _, found = mode_of(scaled, mean, labels, starts[i], enough=ROUGHLY)
+            total += found
+        return total
 
     low, high = math.log(1e-4 / size), math.log(1e4 / size)
     best = best_on_a_line(height, low, high, points=9, digits=0.3)

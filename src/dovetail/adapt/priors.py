@@ -20,7 +20,7 @@ from dovetail.adapt.evidence import Problem, tune, tune_layers
 from dovetail.adapt.label_priors import tune_label_layers, tune_label_scale
 from dovetail.adapt.linear_model import LinearModel
 from dovetail.adapt.readout import OFFSET
-from dovetail.core.errors import SettingsError, nearest, shown
+from dovetail.core.errors import ContractError, SettingsError, nearest, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -39,6 +39,9 @@ ROWS = 1500
 
 LABEL_ROWS = 750
 """The same for classes, whose evidence takes some steps of Newton's method for every value."""
+
+LEAST = 1e-10
+"""The least variance that noise is found to have, in units of the targets' mean square."""
 
 WIDE = 100.0
 """The prior variance of an offset, in units of the targets' mean square."""
@@ -143,27 +146,41 @@ def number_prior(
     """
     known = checked_prior(prior, model)
     groups = {layer: names for layer, names in model.groups.items() if names != (OFFSET,)}
+    # Targets that leave nothing to explain would have noise of nothing, to divide by.
+    least = 0.0
+    if noise is None:
+        least = LEAST * max(float(residual.square().mean()) for _, residual, _ in tasks)
     problems = []
     for features, residual, relative in tasks:
         kernels = features.grams(groups)
         if known is not None:
             kernels = {layer: known[layer] * kernel for layer, kernel in kernels.items()}
+        if not any(bool(kernel.any()) for kernel in kernels.values()):
+            raise ContractError(
+                "no chosen parameter reaches the outputs: none is used, the network detaches "
+                "them, or the prior's variances are zero; choose others by params="
+            )
         rows = residual.numel()
-        centred = residual - residual.mean(0) if constant else residual
+        outputs = residual.shape[1]
+        ones = torch.eye(outputs, dtype=residual.dtype).repeat(len(residual), 1)
         problems.append(
             Problem(
                 tuple(kernel.reshape(rows, rows) for kernel in kernels.values()),
-                centred.flatten(),
+                residual.flatten(),
                 None if relative is None else relative.flatten(),
+                ones if constant else None,
             )
         )
     if known is not None:
-        return Chosen(known, tune(problems, scale=1.0, noise=noise).noise)
+        found = tune(problems, scale=1.0, noise=noise)
+        return Chosen(known, max(found.noise, least))
     if prior == "layers":
         found = tune_layers(problems, noise=noise)
-        return Chosen(_spread(groups, found.scales) | _offset({}, model), found.noise)
+        layers = _spread(groups, found.scales) | _offset({}, model)
+        return Chosen(layers, max(found.noise, least))
     found = tune(problems, noise=noise)
-    return Chosen(dict.fromkeys(groups, found.scales[0]) | _offset({}, model), found.noise)
+    layers = dict.fromkeys(groups, found.scales[0]) | _offset({}, model)
+    return Chosen(layers, max(found.noise, least))
 
 
 def label_prior(

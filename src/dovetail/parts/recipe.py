@@ -1,7 +1,8 @@
-"""Recipes: how to rebuild a module, as a closed JSON expression of four operators.
+"""Recipes: how to rebuild a module, as a closed JSON expression of five operators.
 
 ``build`` calls an allow-listed builder, ``cut`` keeps one side of what another recipe builds,
-``join`` chains several, ``adapter`` is a learned 1×1 map between channel counts::
+``join`` chains several, ``adapter`` is a learned 1×1 map between channel counts, ``linearise`` adds
+a direction of its weights to what another recipe builds::
 
     {"cut": {"of": {"build": "resnet20", "args": {"classes": 10}}, "at": "layer3", "side": "front"}}
 """
@@ -16,6 +17,7 @@ from torch import nn
 from dovetail.core.errors import FormatError, RecipeError, nearest, shown
 from dovetail.core.plain import from_plain, to_plain
 from dovetail.parts.builders import find_builder
+from dovetail.parts.linearised import Linearised
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.splitting import Chain, split
 
@@ -24,6 +26,7 @@ __all__ = [
     "Build",
     "Cut",
     "Join",
+    "Linearise",
     "Recipe",
     "check_recipe",
     "in_words",
@@ -102,9 +105,35 @@ class Adapter:
         return {"adapter": {"takes": self.takes, "gives": self.gives, "maps": self.maps}}
 
 
-Recipe = Build | Cut | Join | Adapter
+@dataclass(frozen=True)
+class Linearise:
+    """Move along a direction of the weights, linearly; see :class:`Linearised`.
 
-_OPERATORS = ("build", "cut", "join", "adapter")
+    >>> to_plain(Linearise(Build("mlp"), 3, ("head.bias",)))["linearise"]["moves"]
+    ['head.bias']
+    """
+
+    of: Recipe
+    outputs: int
+    moves: tuple[str, ...] | None = None
+    projected: int | None = None
+    follows_network: bool = True
+
+    def to_plain(self) -> dict[str, Any]:
+        """The expression as JSON."""
+        fields = {
+            "of": to_plain(self.of),
+            "outputs": self.outputs,
+            "moves": to_plain(self.moves),
+            "projected": self.projected,
+            "follows_network": self.follows_network,
+        }
+        return {"linearise": fields}
+
+
+Recipe = Build | Cut | Join | Adapter | Linearise
+
+_OPERATORS = ("build", "cut", "join", "adapter", "linearise")
 
 
 def read_recipe(value: Any, where: str = "recipe", *, check: bool = True) -> Recipe:
@@ -140,6 +169,10 @@ def check_recipe(recipe: Recipe) -> None:
         case Adapter():
             if min(recipe.takes, recipe.gives) < 1:
                 raise RecipeError("an adapter maps at least one channel to at least one")
+        case Linearise():
+            if min(recipe.outputs, 1 if recipe.projected is None else recipe.projected) < 1:
+                raise RecipeError("a linearised network gives at least one number, of at least one")
+            check_recipe(recipe.of)
 
 
 def rebuild(recipe: Recipe) -> nn.Module:
@@ -162,6 +195,14 @@ def rebuild(recipe: Recipe) -> nn.Module:
             if recipe.maps:
                 return nn.Conv2d(recipe.takes, recipe.gives, 1)
             return nn.Linear(recipe.takes, recipe.gives)
+        case Linearise():
+            return Linearised(
+                rebuild(recipe.of),
+                recipe.outputs,
+                moves=recipe.moves,
+                projected=recipe.projected,
+                follows_network=recipe.follows_network,
+            )
 
 
 def in_words(recipe: Recipe) -> str:
@@ -179,6 +220,8 @@ def in_words(recipe: Recipe) -> str:
             return " + ".join(f"({in_words(part)})" for part in parts)
         case Adapter(takes=takes, gives=gives):
             return f"adapter {takes}->{gives}"
+        case Linearise(of=of):
+            return f"linearised {in_words(of)}"
 
 
 def chain_modules(modules: list[nn.Module], norms: Literal["stored", "batch"]) -> nn.Module:
@@ -223,10 +266,14 @@ def _read(value: Any, where: str, depth: int) -> Recipe:
     inside = f"{where}.{operator}"
     if operator == "adapter":
         return from_plain(Adapter, fields, inside)
-    if operator == "cut":
+    if operator in ("cut", "linearise"):
         of = _read(fields.get("of"), f"{inside}.of", depth + 1)
-        rest = from_plain(_CutRest, {k: v for k, v in fields.items() if k != "of"}, inside)
-        return Cut(of, rest.at, rest.side)
+        named = {key: value for key, value in fields.items() if key != "of"}
+        if operator == "cut":
+            cut = from_plain(_CutRest, named, inside)
+            return Cut(of, cut.at, cut.side)
+        rest = from_plain(_LineariseRest, named, inside)
+        return Linearise(of, rest.outputs, rest.moves, rest.projected, rest.follows_network)
     parts = fields.get("parts")
     if not isinstance(parts, list) or len(parts) < 2:
         raise RecipeError(f"{inside}: needs a list of at least two parts")
@@ -239,6 +286,14 @@ def _read(value: Any, where: str, depth: int) -> Recipe:
 class _CutRest:
     at: str
     side: Literal["front", "back"]
+
+
+@dataclass(frozen=True)
+class _LineariseRest:
+    outputs: int
+    moves: tuple[str, ...] | None = None
+    projected: int | None = None
+    follows_network: bool = True
 
 
 @dataclass(frozen=True)

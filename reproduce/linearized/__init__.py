@@ -1,0 +1,1 @@
+"""What the scripts about linearised networks share: their data, networks and kept runs."""

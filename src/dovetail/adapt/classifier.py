@@ -1,0 +1,312 @@
+"""Classes from a linearised network."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from sklearn.base import ClassifierMixin, clone
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from dovetail.adapt.front import front_of
+from dovetail.adapt.inputs import as_classes, network_of, refuse_other_count, seed_of
+from dovetail.adapt.label_priors import tune_label_scale_over
+from dovetail.adapt.laplace import condition_on_labels, with_more_labels
+from dovetail.adapt.linearized import Linearized
+from dovetail.adapt.links import probabilities
+from dovetail.adapt.plan import Plan, plan_for
+from dovetail.adapt.priors import few_of_each, label_prior
+from dovetail.adapt.variational import VariationalPosterior, variational
+from dovetail.core.errors import SettingsError, TaskError, shown
+from dovetail.measures.temperature import fit_temperature, log_probabilities
+from dovetail.parts.part import Part
+
+__all__ = ["LinearizedClassifier"]
+
+METHODS = ("auto", "laplace", "svi", "map")
+MEANS = ("auto", "zero", "network", "origin")
+DRAWS = 32
+
+
+class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
+    r"""Predict classes by inference in a linearised network.
+
+    Logits are :math:`g(x) = m(x) + J_\theta(x) w`, :math:`w \sim \mathcal N(0, S)`, labels follow
+    their softmax.  Nothing is trained; the network and its weights stay as they are.
+
+    A part that knows the classes by name (labels that are text) is taken with its own outputs for
+    them; another one is taken without its head, and a fixed random projection makes logits of its
+    features.
+
+    Args:
+        model: A part or module, which is copied; ``None`` for a random tanh network of two layers
+            that standardises its inputs.
+        params: Which parameters may move: None for all, patterns such as ``"head.*"``, or a test.
+        at: The cut point to take features at, or ``"output"``.
+        mean: Where the prior is centred: ``"auto"`` for ``"network"`` where the part knows the
+            classes, else ``"zero"``; or ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`.
+        prior: The variance of the weights: ``"evidence"`` for the one that explains the labels
+            best, ``"layers"`` for one a layer, a number, or a mapping of layers to numbers.
+        projection: ``"auto"``, ``"fixed"`` for a random one in any case, or a matrix ``[d, c]``.
+        method: ``"laplace"`` (Newton's method and the whole Hessian, in function space), ``"svi"``
+            (stochastic variational inference over the weights, for more labels than that has
+            memory for), ``"map"`` (the most probable weights alone) or ``"auto"``.
+        link: How the uncertainty of logits enters probabilities: ``"mean"`` (not at all, which was
+            measured to be best calibrated), ``"mc"`` or ``"probit"``, see
+            :mod:`dovetail.adapt.links`.
+        steps: The most, of stochastic variational inference.
+        memory: Bytes that may be used; what is free unless said.
+        random_state: Of everything drawn.
+
+    After :meth:`fit`: ``classes_``, ``scales_`` (prior variances by layer), ``log_evidence_`` (for
+    ``"svi"`` a bound of it), ``temperature_``, ``posterior_``, ``diagnostics_``.
+
+    >>> x = [[0.0], [0.2], [0.4], [2.0], [2.2], [2.4]]
+    >>> model = LinearizedClassifier().fit(x, ["low"] * 3 + ["high"] * 3)
+    >>> model.predict([[-0.1], [2.5]]).tolist()
+    ['low', 'high']
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        params: Any = None,
+        at: Any = None,
+        mean: Any = "auto",
+        prior: Any = "evidence",
+        projection: Any = "auto",
+        method: Any = "auto",
+        link: Any = "mean",
+        steps: Any = 1000,
+        memory: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.model = model
+        self.params = params
+        self.at = at
+        self.mean = mean
+        self.prior = prior
+        self.projection = projection
+        self.method = method
+        self.link = link
+        self.steps = steps
+        self.memory = memory
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> LinearizedClassifier:
+        """Condition on inputs ``[n, ...]`` and their classes ``[n]``."""
+        began = time.perf_counter()
+        self._refuse_settings()
+        x = self._begin(X, y)
+        self.plan_ = self._planned(x, len(x))
+        method = self.plan_.method
+        some = few_of_each(self.labels_, len(self.classes_), seed_of(self.random_state))
+        tuned_on = self._features(x[some])
+        self.prior_ = label_prior(
+            self.linear_, tuned_on, self.labels_[some], self.means_[some], self.prior
+        )
+        self._scales = self.prior_.scales(self.linear_, 1.0)
+        self.scales_ = {
+            layer.removeprefix("body."): value for layer, value in self.prior_.layers.items()
+        }
+        if method == "laplace":
+            features = tuned_on if len(some) == len(x) else self._features(x)
+            self.posterior_: Any = condition_on_labels(
+                features, self.labels_, self.means_, self._scales
+            )
+        else:
+            self.posterior_ = variational(
+                self.linear_,
+                x,
+                self.labels_,
+                mean=self.means_,
+                scales=self._scales,
+                posterior="map" if method == "map" else "mean-field",
+                steps=self.steps,
+                seed=seed_of(self.random_state),
+            )
+        self._settle(time.perf_counter() - began)
+        return self
+
+    def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedClassifier:
+        """A new estimator whose prior explains several tasks ``(X, y)`` best together.
+
+        It is not fitted; one scale is found for all layers.
+        """
+        self._refuse_settings()
+        problems = []
+        for X, y in tasks:
+            one = clone(self)
+            x = one._begin(X, y)
+            some = few_of_each(one.labels_, len(one.classes_), seed_of(self.random_state))
+            rows = one.means_[some].numel()
+            kernel = one._features(x[some]).gram().reshape(rows, rows)
+            problems.append((kernel, one.means_[some], one.labels_[some]))
+        if not problems:
+            raise TaskError("there is no task to share a prior with; give pairs (X, y)")
+        scale, _ = tune_label_scale_over(problems)
+        shared: LinearizedClassifier = clone(self).set_params(prior=scale)
+        return shared
+
+    def update(self, X: Any, y: Any) -> LinearizedClassifier:
+        """Condition on more labels as well, the prior as it is; of classes known already."""
+        check_is_fitted(self, "posterior_")
+        began = time.perf_counter()
+        if isinstance(self.posterior_, VariationalPosterior):
+            raise TaskError(
+                "a variational posterior is not updated exactly; fit again with all labels, or "
+                "with method='laplace'"
+            )
+        raw = self._inputs(X, reset=False)
+        codes = self._codes(y)
+        refuse_other_count(raw, codes)
+        x = self._prepare(raw)
+        self.labels_ = torch.cat([self.labels_, codes])
+        self.means_ = torch.cat([self.means_, self._prior_mean(x, self.mean_)])
+        self.posterior_ = with_more_labels(
+            self.posterior_, self._features(x), self.labels_, self.means_
+        )
+        self._settle(time.perf_counter() - began)
+        return self
+
+    def logits(self, X: Any) -> Tensor:
+        """The mean of the logits ``[m, c]``, float64, before any temperature."""
+        check_is_fitted(self, "direction_")
+        return self._posterior_mean(self._prepare(self._inputs(X, reset=False)))
+
+    def decision_function(self, X: Any) -> Any:
+        """The mean logits ``[m, c]``; for two classes the second less the first ``[m]``."""
+        logits = self.logits(X)
+        return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class of each input."""
+        chosen = self.logits(X).argmax(1).numpy()  # first, so that an unfitted one says so
+        return self.classes_[chosen]
+
+    def predict_proba(self, X: Any, *, link: Any = None) -> Any:
+        """Probabilities ``[m, c]`` in the order of ``classes_``."""
+        check_is_fitted(self, "direction_")
+        x = self._prepare(self._inputs(X, reset=False))
+        return self._probabilities(x, link or self.link, self.temperature_).numpy()
+
+    def calibrate(self, X: Any, y: Any) -> LinearizedClassifier:
+        """Set ``temperature_`` by labels that were not fitted to: the one of the least log loss."""
+        check_is_fitted(self, "direction_")
+        raw = self._inputs(X, reset=False)
+        codes = self._codes(y)
+        refuse_other_count(raw, codes)
+        said = self._probabilities(self._prepare(raw), self.link, 1.0)
+        found = fit_temperature(log_probabilities(said), codes)
+        if bool((said.argmax(1) == codes).all()):
+            warnings.warn(
+                "every label to calibrate by is predicted right, so no temperature is too low; it "
+                "stays at 1. Give more labels, or harder ones.",
+                stacklevel=2,
+            )
+            found = 1.0
+        self.temperature_ = found
+        return self
+
+    def plan(self, n: int) -> Plan:
+        """What fitting to so many inputs would take, each way; after a first :meth:`fit`."""
+        check_is_fitted(self, "linear_")
+        return self._planned(self._example, n)
+
+    def _begin(self, X: Any, y: Any) -> Tensor:
+        """Read the data, linearise the network for it, and give prepared inputs."""
+        raw = self._inputs(X, reset=True)
+        self.labels_, self.classes_ = as_classes(y)
+        refuse_other_count(raw, self.labels_)
+        self.temperature_ = 1.0
+        columns = self._known_columns()
+        body = self._body(raw, columns)
+        self._linearise(body, raw, len(self.classes_), columns, offset=False)
+        self.mean_ = self.mean
+        if self.mean == "auto":
+            self.mean_ = "zero" if columns is None else "network"
+        x = self._prepare(raw)
+        self.means_ = self._prior_mean(x, self.mean_)
+        return x
+
+    def _probabilities(self, x: Tensor, link: Any, temperature: float) -> Tensor:
+        """Temperature divides the logarithms of what the link gives."""
+        found = []
+        seed = seed_of(self.random_state)
+        if link == "mean" or self._is_point():
+            plain = probabilities(self._posterior_mean(x), torch.empty(0), "mean")
+            found.append(plain)
+        elif isinstance(self.posterior_, VariationalPosterior):
+            for some in x.split(1024):
+                draws = self.posterior_.samples(some, self._prior_mean(some, self.mean_), DRAWS)
+                found.append(draws.softmax(2).mean(0))
+        else:
+            for some, features in self._chunks(x, self.rows_):
+                mean = self._prior_mean(x[some], self.mean_) + self.posterior_.shift(features)
+                spread = self.posterior_.variance(features)
+                found.append(probabilities(mean, spread, link, seed=seed))
+        return (log_probabilities(torch.cat(found)) / temperature).softmax(1)
+
+    def _is_point(self) -> bool:
+        """Whether there is no spread: the most probable weights alone, or nothing kept but them."""
+        posterior = getattr(self, "posterior_", None)
+        if isinstance(posterior, VariationalPosterior):
+            return not bool(posterior.deviations.any())
+        return posterior is None
+
+    def _known_columns(self) -> list[int] | None:
+        """The part's own outputs for the classes, if it knows all of them by name."""
+        known = self.model.contract.classes if isinstance(self.model, Part) else None
+        if self.classes_.dtype.kind not in "UO":
+            return None  # integers may be codes of other classes that happen to look like names
+        names = [str(one) for one in self.classes_]
+        if known is None or self.at not in (None, "output") or not set(names) <= set(known):
+            return None
+        return [known.index(name) for name in names]
+
+    def _body(self, raw: Tensor, columns: list[int] | None) -> Any:
+        """The network to linearise: whole where its outputs are the classes, else a front of it."""
+        if self.model is None or columns is not None or self.at == "output":
+            return self.model
+        if self.at is None and not isinstance(self.model, Part):
+            module, self._prepare, _ = network_of(self.model)
+            if self._given(module, raw) == len(self.classes_):
+                return self.model
+        return front_of(self.model, self.at).part
+
+    def _codes(self, y: Any) -> Tensor:
+        """Codes of labels that must be among the classes fitted to."""
+        given = y.tolist() if isinstance(y, Tensor) else list(y)
+        places = {name: i for i, name in enumerate(self.classes_.tolist())}
+        for label in given:
+            if label not in places:
+                raise TaskError(
+                    f"{shown(label)} is not among the classes fitted to; fit again with all of them"
+                )
+        return torch.tensor([places[label] for label in given], dtype=torch.int64)
+
+    def _planned(self, x: Tensor, n: int) -> Plan:
+        self._example = x[:1]
+        return plan_for(self.linear_, x[:1], n, memory=self.memory, method=self.method, labels=True)
+
+    def _settle(self, seconds: float) -> None:
+        posterior = self.posterior_
+        if isinstance(posterior, VariationalPosterior):
+            self.log_evidence_ = posterior.elbo[-1]
+            constant = torch.zeros(len(self.classes_), dtype=torch.float64)
+        else:
+            self.log_evidence_, constant = posterior.log_evidence, posterior.constant
+        self._remember(posterior.weights, constant, self.mean_)
+        self.rows_ = int(posterior.diagnostics.get("rows", 0))
+        self.diagnostics_ = {**posterior.diagnostics, "seconds": seconds}
+
+    def _refuse_settings(self) -> None:
+        if self.method not in METHODS:
+            raise SettingsError(f"method is one of {', '.join(METHODS)}, got {shown(self.method)}")
+        if self.mean not in MEANS:
+            raise SettingsError(f"mean is one of {', '.join(MEANS)}, got {shown(self.mean)}")

@@ -1,0 +1,182 @@
+"""A posterior as tensors and a few facts, and back: what of it a file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from dovetail.adapt.iterative import IterativePosterior, condition_iteratively
+from dovetail.adapt.linear_model import LinearModel
+from dovetail.adapt.parameter_space import ParameterPosterior
+from dovetail.adapt.posterior import FunctionPosterior
+from dovetail.adapt.variational import VariationalPosterior
+from dovetail.core.errors import FormatError
+from dovetail.linalg.tangent import TangentFeatures
+
+__all__ = ["Kept", "Posterior", "apart", "together"]
+
+Posterior: TypeAlias = (
+    FunctionPosterior | ParameterPosterior | IterativePosterior | VariationalPosterior
+)
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+ROOM = 2**33
+"""Bytes of features to keep for conjugate gradients, which come back to them in every product."""
+
+LOOSE = 0.999
+"""A tolerance that next to nothing has to be done for: the solution is known."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a posterior has besides its tensors.
+
+    ``blocks`` counts the times that data came; each has its inputs in a tensor ``inputs.i``.
+    """
+
+    kind: Literal["numbers", "labels", "parameter", "cg", "variational"]
+    blocks: int = 0
+    numbers: dict[str, float] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors that belong to it."""
+        return (*_TENSORS[self.kind], *(f"inputs.{i}" for i in range(self.blocks)))
+
+
+_TENSORS = {
+    "numbers": ("root", "lower", "dual", "residual"),
+    "labels": ("root", "lower", "dual", "kernel"),
+    "parameter": ("lower", "pulled", "deviations"),
+    "cg": ("residual", "noise", "dual", "weights"),
+    "variational": ("weights", "deviations", "elbo"),
+}
+
+
+def apart(posterior: Posterior) -> tuple[Kept, dict[str, Tensor]]:
+    """The facts and the tensors; for a posterior in function space also the data's inputs."""
+    numbers: dict[str, float] = {}
+    blocks: tuple[TangentFeatures, ...] = ()
+    kind: Literal["numbers", "labels", "parameter", "cg", "variational"]
+    match posterior:
+        case FunctionPosterior():
+            kind = "numbers" if posterior.kernel is None else "labels"
+            numbers, blocks = {"log_evidence": posterior.log_evidence}, posterior.features
+        case ParameterPosterior():
+            kind, numbers = "parameter", {"constants": posterior.constants}
+        case IterativePosterior():
+            how = posterior.how
+            kind, numbers = "cg", {"tolerance": how.tolerance, "seed": float(how.seed)}
+            blocks = posterior.features
+        case VariationalPosterior():
+            kind, numbers = "variational", {"kl": posterior.kl}
+    inputs = {f"inputs.{i}": block.x for i, block in enumerate(blocks)}
+    held = {name: getattr(posterior, name) for name in _TENSORS[kind]}
+    if isinstance(posterior, VariationalPosterior):
+        held["elbo"] = torch.tensor(posterior.elbo, dtype=torch.float64)
+    return Kept(kind, len(blocks), numbers, dict(posterior.diagnostics)), held | inputs
+
+
+def together(
+    kept: Kept, tensors: Tensors, model: LinearModel, scales: Mapping[str, float]
+) -> Posterior:
+    """The posterior of these facts and tensors, which are checked to belong together."""
+    blocks = [tensors[f"inputs.{i}"] for i in range(kept.blocks)]
+    count = sum(len(block) if block.ndim else 0 for block in blocks)
+    for name, wrong in _misshapen(kept, tensors, model, count):
+        raise FormatError(f"tensor {name!r} of the posterior {wrong}")
+    facts = kept.diagnostics
+    match kept.kind:
+        case "numbers" | "labels":
+            return FunctionPosterior(
+                tuple(model.features(block) for block in blocks),
+                scales,
+                tensors["root"],
+                tensors["lower"],
+                tensors["dual"],
+                _number(kept, "log_evidence"),
+                tensors.get("residual"),
+                tensors.get("kernel"),
+                centred=kept.kind == "labels",
+                diagnostics=facts,
+            )
+        case "parameter":
+            lower, pulled, deviations = (tensors[name] for name in _TENSORS["parameter"])
+            constants = _number(kept, "constants")
+            return ParameterPosterior(lower, pulled, deviations, scales, constants, facts)
+        case "cg":
+            return _iterative(kept, tensors, model, blocks, scales)
+        case "variational":
+            elbo = tuple(tensors["elbo"].tolist())
+            weights, deviations = tensors["weights"], tensors["deviations"]
+            kl = _number(kept, "kl")
+            return VariationalPosterior(model, weights, deviations, kl, None, elbo, facts)
+
+
+def _iterative(
+    kept: Kept,
+    tensors: Tensors,
+    model: LinearModel,
+    blocks: list[Tensor],
+    scales: Mapping[str, float],
+) -> IterativePosterior:
+    """The preconditioner is made anew, from the same landmarks; the solution is not sought."""
+    seed, tolerance = int(_number(kept, "seed")), _number(kept, "tolerance")
+    begun = condition_iteratively(
+        model.features(torch.cat(blocks), memory=ROOM),
+        tensors["residual"],
+        tensors["noise"],
+        scales,
+        tolerance=LOOSE,
+        seed=seed,
+    )
+    features = begun.features
+    if len(blocks) > 1:  # sums are then taken in the same order as before
+        features = tuple(model.features(block, memory=ROOM) for block in blocks)
+    return replace(
+        begun,
+        features=features,
+        dual=tensors["dual"],
+        weights=tensors["weights"],
+        how=replace(begun.how, tolerance=tolerance),
+        diagnostics=kept.diagnostics,
+    )
+
+
+def _misshapen(
+    kept: Kept, tensors: Tensors, model: LinearModel, count: int
+) -> Iterator[tuple[str, str]]:
+    """Tensors of another type or shape than ``count`` inputs have."""
+    o, p = _outputs(model), model.size
+    rows = count * o
+    known: dict[str, tuple[tuple[int, ...], ...]] = {
+        "root": ((count, o), (count, o, o)),
+        "lower": ((p, p),) if kept.kind == "parameter" else ((rows, rows),),
+        "kernel": ((rows, rows),),
+        **dict.fromkeys(("dual", "residual", "noise"), ((count, o),)),
+        **dict.fromkeys(("pulled", "deviations", "weights"), ((p,),)),
+    }
+    for name in kept.names:
+        tensor = tensors[name]
+        if name.startswith("inputs."):
+            if tensor.ndim == 0 or len(tensor) == 0:
+                yield name, "holds no inputs"
+        elif tensor.dtype != torch.float64:
+            yield name, f"is of {tensor.dtype}, not float64"
+        elif name in known and tuple(tensor.shape) not in known[name]:
+            yield name, f"is {list(tensor.shape)}, not {list(known[name][0])}"
+
+
+def _outputs(model: LinearModel) -> int:
+    return dict(model.module.named_parameters())["offset"].numel()
+
+
+def _number(kept: Kept, name: str) -> float:
+    if name not in kept.numbers:
+        raise FormatError(f"the posterior does not say its {name}")
+    return kept.numbers[name]

@@ -1,0 +1,172 @@
+"""What the two linearised estimators share: the network, its features, means and chunks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from dovetail.adapt.inputs import as_inputs, default_network, network_of, seed_of
+from dovetail.adapt.keeping import read_estimator, write_estimator
+from dovetail.adapt.kept_part import part_of
+from dovetail.adapt.linear_model import LinearModel
+from dovetail.adapt.readout import OFFSET, Readout, chosen_columns, drawn_projection
+from dovetail.core.errors import ContractError, SettingsError, first_line, shown
+from dovetail.linalg.parameters import chosen_parameters
+from dovetail.linalg.tangent import TangentFeatures
+from dovetail.parts.part import Part, as_part
+
+__all__ = ["Linearized", "Mean"]
+
+Mean = Literal["zero", "constant", "network", "origin"]
+"""Where the prior is centred.
+
+``"zero"``
+    :math:`g = J w`: the finite tangent kernel.
+``"constant"``
+    The same and an offset for each output, of a wide prior.
+``"network"``
+    :math:`f + J w`: weights drawn around those the network has.
+``"origin"``
+    :math:`f - J\\theta + J w`: the linearised network with weights drawn around zero.
+"""
+
+CHUNK = 2**28  # bytes of covariances between new inputs and the data
+
+
+class Linearized(BaseEstimator):  # type: ignore[misc]
+    """The network of an estimator, linearised; see the two estimators for the arguments."""
+
+    model: Any
+    params: Any
+    at: Any
+    projection: Any
+    random_state: Any
+
+    def to_part(self) -> Part:
+        """The mean as a part that needs no data: to evaluate, join, save and shelve.
+
+        It has a recipe where the network has one.  How sure the predictions are is not in it; see
+        :meth:`save`.
+        """
+        check_is_fitted(self, "direction_")
+        return part_of(self)
+
+    def save(self, folder: str | Path, *, data: bool = True, overwrite: bool = False) -> Path:
+        """Write the fitted estimator to a folder, whole or not at all.
+
+        Args:
+            folder: A new one.
+            data: Whether to keep the inputs fitted to and the posterior, which variances and
+                :meth:`update` need; without them, only the mean.
+            overwrite: Whether an estimator that is there already is replaced.
+        """
+        check_is_fitted(self, "direction_")
+        return write_estimator(self, folder, data=data, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | Path, model: Any = None) -> Self:
+        """Read an estimator that was saved.
+
+        Args:
+            folder: Where it is.
+            model: The network it was fitted with, for one that has no recipe and so is not there.
+                It must have the same weights and layers.
+        """
+        return read_estimator(cls, folder, model)
+
+    def _linearise(
+        self, model: Any, raw: Tensor, width: int, columns: list[int] | None, *, offset: bool
+    ) -> None:
+        """Take a network for raw inputs: ``width`` outputs, some columns of its own or all."""
+        if model is None:
+            model = default_network(raw, width, seed=seed_of(self.random_state))
+        module, self._prepare, _ = network_of(model)
+        self.body_ = as_part(model).changed(module=module)
+        moving = [f"body.{name}" for name in chosen_parameters(module, self.params)]
+        given = self._given(module, raw)
+        projection = self._projection(given, width, columns)
+        kind = next(module.parameters()).dtype
+        self.network_ = Readout(module, width, projection).to(kind).eval()
+        self.linear_ = LinearModel(self.network_, [*moving, *([OFFSET] if offset else [])])
+
+    def _given(self, module: nn.Module, raw: Tensor) -> int:
+        """How many numbers a network gives for an input, maps averaged over their positions."""
+        with torch.no_grad():
+            return int(Readout(module, 1).projected(self._first(module, raw)).shape[1])
+
+    def _first(self, module: nn.Module, raw: Tensor) -> Tensor:
+        x = self._prepare(raw[:2])
+        try:
+            outputs = module(x)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise ContractError(
+                f"the network does not take inputs of shape {list(x.shape)}: {first_line(error)}"
+            ) from error
+        return outputs  # type: ignore[no-any-return]
+
+    def _projection(self, given: int, width: int, columns: list[int] | None) -> Tensor | None:
+        choice = self.projection
+        if isinstance(choice, str) and choice == "auto":
+            if columns is not None:
+                return None if columns == list(range(given)) else chosen_columns(given, columns)
+            if given == width:
+                return None
+            return drawn_projection(given, width, seed=seed_of(self.random_state))
+        if isinstance(choice, str) and choice == "fixed":
+            return drawn_projection(given, width, seed=seed_of(self.random_state))
+        if isinstance(choice, str) or choice is None:
+            raise SettingsError(
+                f"projection is 'auto', 'fixed' or a matrix [{given}, {width}], got {shown(choice)}"
+            )
+        matrix = torch.as_tensor(np.asarray(choice), dtype=torch.float32)
+        if matrix.shape != (given, width):
+            raise SettingsError(
+                f"the network gives {given} numbers and {width} are wanted: projection is a matrix "
+                f"[{given}, {width}], not {list(matrix.shape)}"
+            )
+        return matrix
+
+    def _inputs(self, X: Any, *, reset: bool) -> Tensor:
+        """Raw inputs as tensors."""
+        return as_inputs(X, self, reset=reset)
+
+    def _features(self, x: Tensor, memory: int = 2**31) -> TangentFeatures:
+        return self.linear_.features(x, memory=memory)
+
+    def _prior_mean(self, x: Tensor, mean: str) -> Tensor:
+        """``[n, o]`` at prepared inputs; the offset counts among what moves."""
+        if mean in ("zero", "constant"):
+            return torch.zeros(len(x), self.network_.offset.numel(), dtype=torch.float64)
+        outputs = self.linear_.outputs(x)
+        return outputs if mean == "network" else outputs - self.linear_.push(x, self.linear_.theta)
+
+    def _posterior_mean(self, x: Tensor) -> Tensor:
+        """``[n, o]`` at prepared inputs: the prior's mean and what the data add."""
+        linear = self.linear_
+        if self.model is None:  # small enough to spare no digits: rows must not depend on others
+            linear = LinearModel(copy.deepcopy(self.network_).double(), list(linear.names))
+            x = x.double()
+        moved = linear.push(x, self.direction_) + self.constant_
+        return moved + linear.outputs(x) if self.follows_network_ else moved
+
+    def _remember(self, weights: Tensor, constant: Tensor, mean: str) -> None:
+        """All that the mean at new inputs needs: a direction of the weights and a constant."""
+        self.follows_network_ = mean in ("network", "origin")
+        self.direction_ = weights - self.linear_.theta if mean == "origin" else weights
+        self.constant_ = constant
+
+    def _chunks(self, x: Tensor, rows: int) -> Iterator[tuple[slice, TangentFeatures]]:
+        """Features of new inputs, as many at a time as covariances with ``rows`` leave room for."""
+        outputs = self.network_.offset.numel()
+        step = min(max(1, CHUNK // (8 * max(rows, 1) * outputs)), 1024)
+        for start in range(0, len(x), step):
+            some = slice(start, min(start + step, len(x)))
+            yield some, self._features(x[some])

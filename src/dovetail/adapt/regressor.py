@@ -1,0 +1,308 @@
+"""Numbers from a linearised network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin, clone
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from dovetail.adapt.front import front_of
+from dovetail.adapt.inputs import as_numbers, refuse_other_count, seed_of
+from dovetail.adapt.iterative import condition_iteratively
+from dovetail.adapt.linearized import Linearized
+from dovetail.adapt.parameter_space import condition_in_parameters
+from dovetail.adapt.plan import Plan, plan_for
+from dovetail.adapt.posterior import condition_on_functions
+from dovetail.adapt.priors import WIDE, checked_noise, few, number_prior
+from dovetail.adapt.readout import OFFSET
+from dovetail.core.errors import SettingsError, TaskError, shown
+
+__all__ = ["LinearizedRegressor"]
+
+METHODS = ("auto", "function", "parameter", "cg")
+MEANS = ("constant", "zero", "network", "origin")
+
+
+class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
+    r"""Predict numbers by inference in a linearised network: a Gaussian process, exact.
+
+    :math:`g(x) = m(x) + J_\theta(x) w`, :math:`w \sim \mathcal N(0, S)`, and observations
+    :math:`y = g(x) + \varepsilon`.  Nothing is trained; the network and its weights stay as they
+    are.
+
+    Args:
+        model: A part or module, which is copied; ``None`` for a random tanh network of two layers
+            that standardises its inputs.
+        params: Which parameters may move: None for all, patterns such as ``"head.*"``, or a test.
+        at: The cut point to take outputs at instead of the network's own.
+        mean: Where the prior is centred: ``"constant"``, ``"zero"``, ``"network"`` or
+            ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`.
+        prior: The variance of the weights: ``"evidence"`` for the one that explains the data best,
+            ``"layers"`` for one a layer, a number, or a mapping of layers to numbers.
+        noise: The variance of the noise: ``"evidence"`` or a number.
+        projection: ``"auto"`` for a fixed random one where the network gives another number of
+            outputs, ``"fixed"`` for one in any case, or a matrix ``[d, o]``.
+        method: ``"function"`` (a factor of ``n o`` rows), ``"parameter"`` (one of ``p``), ``"cg"``
+            (neither fits) or ``"auto"``, which takes what :meth:`plan` recommends.
+        tolerance: Of conjugate gradients, the relative residual to reach.
+        memory: Bytes that may be used; what is free unless said.
+        random_state: Of the default network, the projection, and which rows the prior is tuned on.
+
+    After :meth:`fit`: ``scales_`` (prior variances by layer), ``noise_``, ``log_evidence_``,
+    ``posterior_``, ``plan_``, ``diagnostics_``.
+
+    >>> x = np.linspace(-2, 2, 20)[:, None]
+    >>> model = LinearizedRegressor().fit(x, np.sin(2 * x[:, 0]))
+    >>> mean, std = model.predict([[0.5], [9.0]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(1.0)) < 0.05 and std[1] > 5 * std[0])
+    True
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        params: Any = None,
+        at: Any = None,
+        mean: Any = "constant",
+        prior: Any = "evidence",
+        noise: Any = "evidence",
+        projection: Any = "auto",
+        method: Any = "auto",
+        tolerance: Any = 1e-2,
+        memory: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.model = model
+        self.params = params
+        self.at = at
+        self.mean = mean
+        self.prior = prior
+        self.noise = noise
+        self.projection = projection
+        self.method = method
+        self.tolerance = tolerance
+        self.memory = memory
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, noise: Any = None) -> LinearizedRegressor:
+        """Condition on inputs ``[n, ...]`` and targets ``[n]`` or ``[n, k]``.
+
+        ``noise`` are known variances of the single observations, ``[n]`` or ``[n, k]``; they are
+        then taken as they are.
+        """
+        began = time.perf_counter()
+        self._refuse_settings()
+        raw = self._inputs(X, reset=True)
+        targets, self.was_flat_ = as_numbers(y)
+        refuse_other_count(raw, targets)
+        model = self.model if self.at is None else front_of(self.model, self.at).part
+        self._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
+        x = self._prepare(raw)
+        self.plan_ = self._planned(x, len(x))
+        method = self.plan_.method
+        residual = targets - self._prior_mean(x, self.mean)
+        relative = None if noise is None else _variances(noise, targets)
+        some = few(len(x), targets.shape[1], seed_of(self.random_state))
+        known_noise = checked_noise(self.noise) if relative is None else 1.0
+        tuned_on = self._features(x[some])
+        self.prior_ = number_prior(
+            self.linear_,
+            [(tuned_on, residual[some], None if relative is None else relative[some])],
+            self.prior,
+            known_noise,
+            constant=self.mean == "constant",
+        )
+        self.noise_ = self.prior_.noise if relative is None else float(relative.median())
+        self._set_scales(residual)
+        spread = self._spread(targets, relative)
+        features = (
+            tuned_on if len(some) == len(x) else self._features(x, self.plan_.features_memory)
+        )
+        if method == "function":
+            self.posterior_: Any = condition_on_functions(features, residual, spread, self._scales)
+        elif method == "parameter":
+            self.posterior_ = condition_in_parameters(features, residual, spread, self._scales)
+        else:
+            self.posterior_ = condition_iteratively(
+                features,
+                residual,
+                spread,
+                self._scales,
+                tolerance=self.tolerance,
+                seed=seed_of(self.random_state),
+            )
+        self._settle(time.perf_counter() - began)
+        return self
+
+    def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedRegressor:
+        """A new estimator whose prior and noise explain several tasks ``(X, y)`` best together.
+
+        It is not fitted.  With ten points of a new task there is little to tune a prior by; tasks
+        like it have more.
+        """
+        self._refuse_settings()
+        found = []
+        for X, y in tasks:
+            one = clone(self)
+            raw, (targets, _) = one._inputs(X, reset=True), as_numbers(y)
+            refuse_other_count(raw, targets)
+            model = self.model if self.at is None else front_of(self.model, self.at).part
+            one._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
+            some = few(len(raw), targets.shape[1], seed_of(self.random_state))
+            x = one._prepare(raw[some])
+            found.append((one, x, targets[some] - one._prior_mean(x, self.mean)))
+        if not found:
+            raise TaskError("there is no task to share a prior with; give pairs (X, y)")
+        first = found[0][0]
+        tuned = number_prior(
+            first.linear_,
+            [(one._features(x), residual, None) for one, x, residual in found],
+            self.prior,
+            checked_noise(self.noise),
+            constant=self.mean == "constant",
+        )
+        layers = {
+            layer.removeprefix("body."): value
+            for layer, value in tuned.layers.items()
+            if first.linear_.groups[layer] != (OFFSET,)
+        }
+        shared: LinearizedRegressor = clone(self).set_params(prior=layers, noise=tuned.noise)
+        return shared
+
+    def update(self, X: Any, y: Any, noise: Any = None) -> LinearizedRegressor:
+        """Condition on more data as well, the prior and the noise as they are.
+
+        The same as fitting to all of it with these, but only what is new is computed.
+        """
+        check_is_fitted(self, "posterior_")
+        began = time.perf_counter()
+        raw = self._inputs(X, reset=False)
+        targets, _ = as_numbers(y)
+        refuse_other_count(raw, targets)
+        if targets.shape[1] != self.network_.offset.numel():
+            raise TaskError(
+                f"targets have {targets.shape[1]} columns, those before had "
+                f"{self.network_.offset.numel()}"
+            )
+        x = self._prepare(raw)
+        residual = targets - self._prior_mean(x, self.mean)
+        relative = None if noise is None else _variances(noise, targets)
+        self.posterior_ = self.posterior_.updated(
+            self._features(x), residual, self._spread(targets, relative)
+        )
+        self._settle(time.perf_counter() - began)
+        return self
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        latent: bool = False,
+        noise: Any = None,
+    ) -> Any:
+        """Means of new inputs, ``[m]`` or ``[m, k]``, and how sure they are.
+
+        Args:
+            X: Inputs ``[m, ...]``.
+            return_std: Also the standard deviations, of the means' shape.
+            return_cov: Also the joint covariance, ``[m, m]`` or ``[m, k, m, k]``.
+            latent: Of the function rather than of a new observation of it, which adds noise.
+            noise: Known variances of the new observations.
+        """
+        check_is_fitted(self, "direction_")
+        if return_std and return_cov:
+            raise SettingsError("ask for the standard deviations or for the covariance, not both")
+        x = self._prepare(self._inputs(X, reset=False))
+        means = self._posterior_mean(x)
+        shaped = means[:, 0] if self.was_flat_ else means
+        if not (return_std or return_cov):
+            return shaped.numpy()
+        self._needs_posterior()
+        added = torch.full_like(means, 0.0 if latent else self.noise_)
+        if noise is not None:
+            added = _variances(noise, means)
+        if return_cov:
+            joint = self.posterior_.covariance(self._features(x))
+            size = means.numel()
+            joint.reshape(size, size).diagonal().add_(added.flatten())
+            return shaped.numpy(), (joint[:, 0, :, 0] if self.was_flat_ else joint).numpy()
+        variance = torch.cat(
+            [
+                self.posterior_.variance(features).diagonal(dim1=1, dim2=2)
+                for _, features in self._chunks(x, self.rows_)
+            ]
+        )
+        std = (variance + added).sqrt()
+        return shaped.numpy(), (std[:, 0] if self.was_flat_ else std).numpy()
+
+    def plan(self, n: int) -> Plan:
+        """What fitting to so many inputs would take, each way; after a first :meth:`fit`."""
+        check_is_fitted(self, "linear_")
+        return self._planned(self._example, n)
+
+    def _planned(self, x: Tensor, n: int) -> Plan:
+        self._example = x[:1]
+        return plan_for(self.linear_, x[:1], n, memory=self.memory, method=self.method)
+
+    def _settle(self, seconds: float) -> None:
+        """Keep what predictions need, and what is to be known."""
+        self.log_evidence_ = self.posterior_.log_evidence
+        constant = torch.zeros(self.network_.offset.numel(), dtype=torch.float64)
+        self._remember(self.posterior_.weights, constant, self.mean)
+        self.rows_ = int(self.posterior_.diagnostics.get("rows", 0))
+        self.diagnostics_ = {**self.posterior_.diagnostics, "seconds": seconds}
+
+    def _set_scales(self, residual: Tensor) -> None:
+        wide = WIDE * float(residual.square().mean()) or 1.0
+        known = self.prior.get(OFFSET) if isinstance(self.prior, dict) else None
+        offset = wide if known is None else float(known)
+        self._scales = self.prior_.scales(self.linear_, offset)
+        self.scales_ = {
+            layer.removeprefix("body."): value
+            for layer, value in self.prior_.layers.items()
+            if self.linear_.groups[layer] != (OFFSET,)
+        } | ({OFFSET: offset} if self.mean == "constant" else {})
+
+    def _spread(self, targets: Tensor, relative: Tensor | None) -> Tensor:
+        return torch.full_like(targets, self.noise_) if relative is None else relative
+
+    def _needs_posterior(self) -> None:
+        if getattr(self, "posterior_", None) is None:
+            raise TaskError(
+                "only the mean was kept of this estimator, without the data that variances need; "
+                "fit it again, or save it with data=True"
+            )
+
+    def _refuse_settings(self) -> None:
+        if self.method not in METHODS:
+            raise SettingsError(f"method is one of {', '.join(METHODS)}, got {shown(self.method)}")
+        if self.mean not in MEANS:
+            raise SettingsError(f"mean is one of {', '.join(MEANS)}, got {shown(self.mean)}")
+        checked_noise(self.noise)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _variances(noise: Any, targets: Tensor) -> Tensor:
+    given = torch.as_tensor(np.asarray(noise, dtype=np.float64))
+    given = given.reshape(-1, 1) if given.ndim == 1 else given
+    if given.ndim == 0 or len(given) != len(targets) or given.shape[1] not in (1, targets.shape[1]):
+        raise TaskError(
+            f"noise has shape {list(given.shape)}; give a variance for each of the "
+            f"{len(targets)} observations"
+        )
+    if not bool((given.isfinite() & (given > 0)).all()):
+        raise TaskError("noise holds variances, all above 0 and finite")
+    return given.expand(targets.shape).clone()
