@@ -75,6 +75,32 @@ def test_differences_are_near_the_fisher_product(case, likelihood, noise, kind, 
         assert (found.double() - exact).norm() <= within * exact.norm()
 
 
+class Cube(nn.Module):
+    """A number to the third, and a large one that only lengthens the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.number, self.large = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(100.0))
+
+    def forward(self, x):
+        return x * self.number**3 + 0 * self.large
+
+
+def test_a_step_that_moves_the_outputs_far_is_taken_both_ways():
+    fisher = DifferencedFisher(Cube(), torch.ones(1, 1))  # one way alone is 1.7 % off
+    found = fisher.product(torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(found, torch.tensor([144.0, 0.0]), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "softmax"])
+def test_differences_hold_along_the_steepest_direction(likelihood):
+    net, x = nn.Sequential(nn.Linear(4, 40), nn.ELU(), nn.Linear(40, 3)), torch.randn(30, 4)
+    truth = dense_fisher(net, x, likelihood)
+    steepest = torch.linalg.eigh(truth)[1][:, -1]
+    found = DifferencedFisher(net.float(), x, likelihood).product(steepest.float()).double()
+    assert (found - truth @ steepest).norm() <= 1e-3 * (truth @ steepest).norm()
+
+
 def test_differences_work_where_forward_mode_does_not():
     net, x = networks.Pieces(), torch.randn(6, 12)
     truth = dense_fisher(net, x, "softmax")

@@ -1,6 +1,7 @@
 """The tangent Gram matrix against the Jacobian, one backward pass at a time."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -240,7 +241,7 @@ def test_blocks_and_memory_change_nothing(n, block, memory, name, diagonal):
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 4), st.booleans())
 @settings(deadline=None, max_examples=20)
 def test_both_ways_of_contracting_agree(n, k, o, first):
-    from dovetail.linalg.gram_blocks import _by_columns, _by_positions
+    from dovetail.linalg.gram_products import _add_by_columns, _add_by_positions, mirror_
 
     torch.manual_seed(0)
     g = torch.randn(n, o, 2, k, 3).double()
@@ -249,17 +250,31 @@ def test_both_ways_of_contracting_agree(n, k, o, first):
     for diagonal in (False, True):
         expected = torch.einsum("icp,jdp->icjd", dense.rows, dense.rows)
         expected = torch.einsum("icjc->ijc", expected) if diagonal else expected
-        close(_by_columns(left, left, diagonal), expected)
-        close(_by_positions(left, left, diagonal, False), expected)
+        for right in (left, replace(left)):  # a block with itself is filled by halves
+            by_columns, by_positions = torch.zeros_like(expected), torch.zeros_like(expected)
+            _add_by_columns(by_columns, left, right, diagonal)
+            _add_by_positions(by_positions, left, right, diagonal, False)
+            for found in (by_columns, by_positions):
+                if right is left:
+                    mirror_(found)
+                close(found, expected)
 
 
-def test_small_room_makes_the_same(monkeypatch):
-    from dovetail.linalg import gram_blocks
+@pytest.mark.parametrize("outputs", ["full", "diagonal"])
+@pytest.mark.parametrize("name", ["mlp", "mlp of sequences", "convolutions", "shared"])
+def test_small_rooms_and_panels_make_the_same(name, outputs, monkeypatch):
+    from dovetail.linalg import gram_layers, gram_products
 
-    model, x = made("convolutions", 5)
+    model, x = made(name, 7)
     expected = gram(model, x)
-    monkeypatch.setattr(gram_blocks, "ROOM", 64)
-    close(tangent_gram(model, x), expected)
+    if outputs == "diagonal":
+        expected = torch.einsum("icjc->ijc", expected)
+    monkeypatch.setattr(gram_products, "ROOM", 64)
+    monkeypatch.setattr(gram_products, "PANEL", 3)
+    monkeypatch.setattr(gram_layers, "CACHE", 1)
+    close(tangent_gram(model, x, outputs=outputs), expected)
+    close(tangent_gram(model, x, outputs=outputs, block=5), expected)
+    close(tangent_gram(model, x, x.clone(), outputs=outputs), expected)
 
 
 @pytest.mark.parametrize("params", ["head.*", ["hidden1.*", "*bias"], "hidden2.linear.weight"])

@@ -71,6 +71,11 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
     ['low', 'high']
     """
 
+    labels_: Tensor
+    classes_: Any
+    means_: Tensor
+    mean_: str
+
     def __init__(
         self,
         model: Any = None,
@@ -242,7 +247,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
             plain = probabilities(self._posterior_mean(x), torch.empty(0), "mean")
             found.append(plain)
         elif isinstance(self.posterior_, VariationalPosterior):
-            for some in x.split(1024):
+            for some in torch.split(x, 1024):
                 draws = self.posterior_.samples(some, self._prior_mean(some, self.mean_), DRAWS)
                 found.append(draws.softmax(2).mean(0))
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from dovetail.linalg.parameters import Choice, Parametrised, by_layer, chosen_pa
 from dovetail.linalg.tangent import TangentFeatures
 
 __all__ = ["LinearModel"]
+
+make_dual: Any = forward_ad.make_dual  # which torch has not annotated
+unpack_dual: Any = forward_ad.unpack_dual
 
 
 class LinearModel:
@@ -98,7 +102,7 @@ class LinearModel:
     def pull(self, x: Tensor, u: Tensor) -> Tensor:
         r"""What outputs ask of the weights, :math:`J_\theta(x)^\top u`, float64 ``[p]``."""
         total = torch.zeros(self.size, dtype=torch.float64)
-        for some, wanted in zip(self._batches(x), u.split(self.batch_size), strict=True):
+        for some, wanted in zip(self._batches(x), torch.split(u, self.batch_size), strict=True):
             around = Parametrised(self.module, some, list(self.names))
             value, leaves = around.forward()
             cotangent = wanted.to(value).reshape(value.shape)
@@ -106,7 +110,7 @@ class LinearModel:
         return total
 
     def _batches(self, x: Tensor) -> Iterator[Tensor]:
-        yield from x.split(self.batch_size)
+        yield from torch.split(x, self.batch_size)
 
 
 def _forward_mode(around: Parametrised, tangent: dict[str, Tensor]) -> object:
@@ -114,11 +118,9 @@ def _forward_mode(around: Parametrised, tangent: dict[str, Tensor]) -> object:
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own, of its internals
         with forward_ad.dual_level():
-            duals = {
-                name: forward_ad.make_dual(t, tangent[name]) for name, t in around.theta.items()
-            }
+            duals = {name: make_dual(t, tangent[name]) for name, t in around.theta.items()}
             value = around(duals)
-            moved = forward_ad.unpack_dual(value).tangent
+            moved = unpack_dual(value).tangent
     return torch.zeros_like(value) if moved is None else moved
 
 

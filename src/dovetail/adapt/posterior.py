@@ -61,6 +61,7 @@ def factor(kernel: Tensor, root: Tensor) -> Tensor:
     """
     between = whitened(root, whitened(root, kernel).T)
     between.diagonal().add_(1.0)
+    lower: Tensor
     lower, info = torch.linalg.cholesky_ex(between)
     if int(info):
         raise TaskError(
@@ -106,7 +107,7 @@ class FunctionPosterior:
     def weights(self) -> Tensor:
         r"""The mean :math:`\bar w = S J^\top a`, flat ``[p]``."""
         dual = self.dual - self.dual.mean(0) if self.centred else self.dual
-        duals = dual.split([len(block) for block in self.features])
+        duals = torch.split(dual, [len(block) for block in self.features])
         asked = [block.pull(dual) for block, dual in zip(self.features, duals, strict=True)]
         return scaled(torch.stack(asked).sum(0), self.features[0].shapes, self.scales)
 
@@ -207,7 +208,9 @@ class FunctionPosterior:
 
     def _explained(self, across: Tensor) -> Tensor:
         r"""Make ``[m o, n o]`` the columns :math:`L^{-1} R^\top K_{x*}`, ``[n o, m o]``."""
-        return torch.linalg.solve_triangular(self.lower, whitened(self.root, across.T), upper=False)
+        inside = whitened(self.root, across.T)
+        found: Tensor = torch.linalg.solve_triangular(self.lower, inside, upper=False)
+        return found
 
 
 def condition_on_functions(

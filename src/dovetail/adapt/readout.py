@@ -66,7 +66,7 @@ def drawn_projection(takes: int, gives: int, *, seed: int = 0) -> Tensor:
     if takes < 1 or gives < 1:
         raise SettingsError(f"a projection of {takes} to {gives} numbers is none")
     draw = generator(seed, "projection")
-    return torch.randn(takes, gives, generator=draw) / takes**0.5
+    return torch.randn(takes, gives, generator=draw).div(takes**0.5)
 
 
 def chosen_columns(takes: int, columns: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Gradients of single samples in two forms, and the inner products of two blocks of them.
+r"""Gradients of single samples in two forms: written out, or as sums of outer products.
 
 The gradient of output :math:`c` of sample :math:`i` with respect to a weight matrix is a sum over
 the positions at which the matrix was used, :math:`g_{ic} = \sum_k G_{ick} A_{ik}^\top`, of what
@@ -8,23 +8,19 @@ went in times what came back.  An inner product then needs no gradient at all,
     \langle g_{ic}, g_{jd} \rangle
         = \sum_{k,l} \langle A_{ik}, A_{jl} \rangle \, \langle G_{ick}, G_{jdl} \rangle ,
 
-which for one position costs the sum of the two widths instead of their product; a bias beside the
-matrix adds one to :math:`\langle A_{ik}, A_{jl} \rangle`.  With many positions the gradients
-themselves are the smaller ones.  :func:`inner` takes the cheaper way.  Features may be float32;
-every inner product is taken in float64: a float32 Gram matrix soon has negative eigenvalues.
+which for one position costs the sum of the two widths instead of their product.  With many
+positions the gradients themselves are the smaller ones.  :mod:`dovetail.linalg.gram_products`
+multiplies two blocks of them.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["Dense", "Outer", "inner", "summed", "takes_bias"]
-
-ROOM = 2**25  # bytes of one temporary
+__all__ = ["Dense", "Outer", "in_pairs", "summed"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,19 @@ class Dense:
     """Gradients written out, ``rows [n, o, p]`` for a parameter of ``p`` numbers."""
 
     rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs ``o``."""
+        return self.rows.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.rows.device
 
     @property
     def nbytes(self) -> int:
@@ -79,6 +88,19 @@ class Outer:
     size: int
     input_first: bool = False
     bias: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.grads)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs ``o``."""
+        return self.grads.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.grads.device
 
     @property
     def nbytes(self) -> int:
@@ -166,7 +188,7 @@ class Outer:
         """The same, in the smaller form, where that is also the faster one."""
         n, o, g, _, b = self.grads.shape
         numbers = n * o * g * b * self.size
-        if numbers <= self.inputs.numel() + self.grads.numel() and not _in_pairs(self, self):
+        if numbers <= self.inputs.numel() + self.grads.numel() and not in_pairs(self, self):
             return Dense(self.dense())
         return self
 
@@ -176,8 +198,8 @@ def summed(several: list[Dense | Outer]) -> Dense | Outer:
 
     >>> a, g = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 1, 3)
     >>> twice = summed([Outer(a, g, 2), Outer(a, g, 2)])
-    >>> inner(twice, twice).item()  # (1 + 1)^2 times the six numbers of one use
-    24.0
+    >>> twice.dense()
+    tensor([[[2., 2., 2., 2., 2., 2.]]])
     """
     first = several[0]
     if len(several) == 1:
@@ -192,97 +214,9 @@ def summed(several: list[Dense | Outer]) -> Dense | Outer:
     return Dense(total)
 
 
-def inner(
-    left: Dense | Outer, right: Dense | Outer, *, diagonal: bool = False, bias: bool = False
-) -> Tensor:
-    """Inner products of gradients, float64 ``[n, o, m, o]``, or ``[n, m, o]`` for ``diagonal``.
-
-    ``bias`` adds those of the bias beside a matrix; see :func:`takes_bias`.
-
-    >>> inner(Dense(torch.ones(2, 1, 5)), Dense(torch.ones(3, 1, 5))).shape
-    torch.Size([2, 1, 3, 1])
-    """
-    if isinstance(left, Outer) and isinstance(right, Outer) and left.like(right):
-        if _in_pairs(left, right, diagonal):
-            return _by_positions(left, right, diagonal, bias)
-        return _by_columns(left, right, diagonal)
-    return _rows(left.dense(), right.dense(), diagonal)
-
-
-def takes_bias(left: Dense | Outer, right: Dense | Outer, diagonal: bool) -> str | None:
-    """The bias that :func:`inner` can take along at no cost, if there is one."""
-    if isinstance(left, Outer) and isinstance(right, Outer) and left.like(right):
-        same = left.bias == right.bias
-        return left.bias if same and _in_pairs(left, right, diagonal) else None
-    return None
-
-
-def _in_pairs(left: Outer, right: Outer, diagonal: bool = False) -> bool:
+def in_pairs(left: Outer, right: Outer, diagonal: bool = False) -> bool:
     """Whether pairs of positions cost fewer products than gradients written out."""
     outputs = left.grads.shape[1] * (1 if diagonal else right.grads.shape[1])
     k, b = left.grads.shape[3:]
     size = 1 if left.looks_up else left.size
     return k * right.grads.shape[3] * (size + outputs * (b + 1)) <= outputs * left.size * b
-
-
-def _rows(left: Tensor, right: Tensor, diagonal: bool) -> Tensor:
-    """Inner products of rows ``[n, o, p]`` and ``[m, o, p]``."""
-    n, o, p = left.shape
-    m = len(right)
-    if diagonal:
-        by_output = left.double().transpose(0, 1) @ right.double().permute(1, 2, 0)
-        return by_output.permute(1, 2, 0)
-    product: Tensor = left.double().reshape(n * o, p) @ right.double().reshape(m * o, p).T
-    return product.reshape(n, o, m, o)
-
-
-def _by_columns(left: Outer, right: Outer, diagonal: bool) -> Tensor:
-    """Write the gradients out, some columns at a time."""
-    wide = left.grads.shape[4]
-    n, o, g = left.grads.shape[:3]
-    step = max(1, ROOM // (8 * max(n, len(right.grads)) * o * g * left.size))
-    total: Tensor | None = None
-    for start in range(0, wide, step):
-        here, there = (
-            one.columns(start, min(start + step, wide), torch.float64).flatten(2)
-            for one in (left, right)
-        )
-        part = _rows(here, there, diagonal)
-        total = part if total is None else total.add_(part)
-    assert total is not None, "a matrix has columns"
-    return total
-
-
-def _by_positions(left: Outer, right: Outer, diagonal: bool, bias: bool) -> Tensor:
-    """Multiply the inner products of inputs and of output gradients, group by group."""
-    n, o, groups, k = left.grads.shape[:4]
-    m, l_ = len(right.grads), right.grads.shape[3]
-    total = left.grads.new_zeros((n, m, o) if diagonal else (n, o, m, o), dtype=torch.float64)
-    side = max(1, math.isqrt(ROOM // (8 * k * l_))) if k * l_ > 1 else max(n, m)
-    for group in range(groups):
-        for i in range(0, n, side):
-            for j in range(0, m, side):
-                one, other = slice(i, i + side), slice(j, j + side)
-                a = _inputs(left, right, one, other, group) + int(bias)  # [i, k, j, l]
-                g, h = left.grads[one, :, group].double(), right.grads[other, :, group].double()
-                if k == l_ == 1:
-                    part = _rows(g[:, :, 0], h[:, :, 0], diagonal)
-                    a = a[:, 0, :, 0]
-                    part *= a[:, :, None] if diagonal else a[:, None, :, None]
-                    into = total[one, other] if diagonal else total[one, :, other]
-                    into += part
-                    continue
-                for c in range(o):
-                    for d in (c,) if diagonal else range(o):
-                        b = torch.einsum("ikx,jlx->ikjl", g[:, c], h[:, d])
-                        into = total[one, other, c] if diagonal else total[one, c, other, d]
-                        into += b.mul_(a).sum((1, 3))
-    return total
-
-
-def _inputs(left: Outer, right: Outer, one: slice, other: slice, group: int) -> Tensor:
-    """Inner products ``[i, k, j, l]`` of what went in."""
-    a, b = left.inputs[one, group], right.inputs[other, group]
-    if left.looks_up:
-        return (a[:, :, None] == b[None, None, :, :, 0]).double()
-    return torch.einsum("ikx,jlx->ikjl", a.double(), b.double())

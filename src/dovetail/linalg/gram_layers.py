@@ -27,6 +27,7 @@ from dovetail.linalg.gram_blocks import Dense, Outer, summed
 __all__ = ["Place", "feature_of", "places_of", "with_biases"]
 
 TURNS = {"TBackward0", "TransposeBackward0", "PermuteBackward0"}
+CACHE = 2**20  # bytes that are near at hand
 # Through these a row may meet another sample's place, as the data will have it.
 SHUFFLES = ("Index", "Gather", "Scatter", "Masked", "Sort", "Topk", "Take")
 
@@ -130,7 +131,9 @@ def _each(grads: Tensor, n: int, layout: str) -> Tensor | None:
     """``[o, ...]`` to ``[n, o, q, ...]``."""
     several = [_per_sample(one, n, layout) for one in grads]
     kept = [one for one in several if one is not None]
-    return torch.stack(kept, 1) if len(kept) == len(several) else None
+    if len(kept) < len(several):
+        return None
+    return kept[0].unsqueeze(1) if len(kept) == 1 else torch.stack(kept, 1)
 
 
 def _broadcast(values: Tensor, target: Sequence[int], n: int, layout: str) -> Dense | None:
@@ -138,7 +141,7 @@ def _broadcast(values: Tensor, target: Sequence[int], n: int, layout: str) -> De
     each = _each(values, n, layout)
     if each is None:
         return None
-    rows = each.sum(2)  # [n, o, ...]
+    rows = each.squeeze(2) if each.shape[2] == 1 else each.sum(2)  # [n, o, ...]
     rest, target = rows.shape[2:], list(target)
     if len(target) == values.ndim - 1 and target[0] == 1:
         target = target[1:]  # it had a batch axis of its own
@@ -149,11 +152,16 @@ def _broadcast(values: Tensor, target: Sequence[int], n: int, layout: str) -> De
     return Dense((rows.sum(over) if over else rows).reshape(n, values.shape[0], -1))
 
 
+def _scaled(grads: Tensor, scale: float) -> Tensor:
+    """Without a copy for the scale that nearly all have."""
+    return grads if scale == 1 else grads * scale
+
+
 def _added(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Dense | None:
     scale = getattr(place.node, "_saved_alpha", 1) if place.slot == 1 else 1
     if place.node.name() == "SubBackward0" and place.slot == 1:
         scale = -scale
-    return None if place.turned else _broadcast(g * scale, shape, n, layout)
+    return None if place.turned else _broadcast(_scaled(g, scale), shape, n, layout)
 
 
 def _multiplied(place: Place, g: Tensor, shape: torch.Size, n: int, layout: str) -> Dense | None:
@@ -167,11 +175,11 @@ def _matrix(
     """``[rows, a] @ [a, b]``, with or without something added."""
     node, adds = place.node, place.node.name() == "AddmmBackward0"
     if adds and place.slot == 0 and not place.turned:
-        return _broadcast(g * node._saved_beta, shape, n, layout)
+        return _broadcast(_scaled(g, node._saved_beta), shape, n, layout)
     if place.slot != (2 if adds else 1):
         return None
     inputs = _per_sample(node._saved_mat1 if adds else node._saved_self, n, layout)
-    each = _each(g * node._saved_alpha if adds and node._saved_alpha != 1 else g, n, layout)
+    each = _each(_scaled(g, node._saved_alpha) if adds else g, n, layout)
     if inputs is None or each is None:
         return None
     return Outer(inputs[:, None], each[:, :, None], inputs.shape[-1], not place.turned)
@@ -189,15 +197,28 @@ def _convolution(
     if node._saved_transposed:
         return None
     x, kernel = node._saved_input, tuple(shape[2:])
-    patches = _patches(x, kernel, node._saved_dilation, node._saved_padding, node._saved_stride)
     groups, size = node._saved_groups, shape[1:].numel()
-    inputs = _per_sample(patches.reshape(len(x), groups, size, -1), n, layout)
-    split = g.reshape(*g.shape[:2], groups, -1, patches.shape[2])
+    split = g.reshape(*g.shape[:2], groups, shape[0] // groups, -1)
     each = _each(split, n, layout)  # [n, o, q, g, b, k]
-    if inputs is None or each is None:
+    inputs = _per_sample(x, n, layout)  # [n, q, c, ...]
+    if each is None or inputs is None:
         return None
-    a = inputs.permute(0, 2, 1, 4, 3).flatten(2, 3)
-    return Outer(a, each.permute(0, 1, 3, 2, 5, 4).flatten(3, 4), size)
+
+    def outer(samples: slice) -> Outer:
+        """Of some samples."""
+        few = inputs[samples].flatten(0, 1)
+        patches = _patches(
+            few, kernel, node._saved_dilation, node._saved_padding, node._saved_stride
+        )
+        patches = patches.reshape(-1, inputs.shape[1], groups, size, patches.shape[2])
+        a = patches.permute(0, 2, 1, 4, 3).flatten(2, 3)
+        return Outer(a, each[samples].permute(0, 1, 3, 2, 5, 4).flatten(3, 4), size)
+
+    one = outer(slice(0, 1))
+    if isinstance(one.compact(), Outer):
+        return outer(slice(0, n))
+    few = max(1, CACHE // one.inputs.nbytes)  # patches repeat the input many times over
+    return Dense(torch.cat([outer(slice(i, i + few)).dense() for i in range(0, n, few)]))
 
 
 def _patches(

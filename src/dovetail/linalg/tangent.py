@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, shown
-from dovetail.linalg.gram_blocks import Dense, Outer, inner, takes_bias
+from dovetail.linalg.gram_blocks import Dense, Outer
 from dovetail.linalg.gram_features import Differentiated
+from dovetail.linalg.gram_products import add_inner, mirror_, takes_bias
 from dovetail.linalg.parameters import Choice, chosen_parameters
 
 __all__ = ["Outputs", "TangentFeatures"]
@@ -32,6 +33,7 @@ Factors: TypeAlias = dict[str, Dense | Outer]
 LARGEST = 4096  # rows (samples times outputs) of one block: the products of two stay in 128 MiB
 BLOCK = 2**28  # bytes of features of one block
 ROWS = 2**27  # bytes of one block of the Jacobian, where it is written out
+PIECE = 2**23  # bytes of features that are changed to another type at once
 
 
 class TangentFeatures:
@@ -170,8 +172,11 @@ class TangentFeatures:
                     if right is self and j < i:
                         continue
                     theirs = mine if right is self and j == i else right.factors(j)
-                    for group, part in _products(mine, theirs, diagonal, member).items():
-                        _put(grams[group], part, here, there, diagonal, symmetric=right is self)
+                    parts = {group: _part(gram, here, there) for group, gram in grams.items()}
+                    _add_products(parts, mine, theirs, diagonal, member)
+                    if right is self:
+                        for gram in grams.values():
+                            _complete(gram, here, there)
         for gram in grams.values():
             _must_be_finite(gram)
         return grams
@@ -200,7 +205,8 @@ class TangentFeatures:
             for i in range(len(self.slices)):
                 total = None
                 for name, one in self.factors(i).items():
-                    part = one.along(parts[name]).double()
+                    pieces = _pieces(one, dtype)
+                    part = torch.cat([some.along(parts[name]) for _, some in pieces]).double()
                     total = part if total is None else total + part
                 assert total is not None, "a network that uses none of them was refused"
                 moved.append(total)
@@ -224,7 +230,9 @@ class TangentFeatures:
         with _as_evaluated(self.model):
             for i, here in enumerate(self.slices):
                 for name, one in self.factors(i).items():
-                    sums[name] += one.weighted(cotangent[here]).double()
+                    mine = cotangent[here]
+                    for where, some in _pieces(one, dtype):
+                        sums[name] += some.weighted(mine[where]).double()
         return total
 
     def rows(self) -> Iterator[Tensor]:
@@ -272,6 +280,17 @@ class TangentFeatures:
         return dict(zip(self.names, pieces, strict=True))
 
 
+def _pieces(one: Dense | Outer, dtype: torch.dtype) -> Iterator[tuple[slice, Dense | Outer]]:
+    """Samples as many at a time as are changed to a type in the cache, all where none need be."""
+    whole = one.rows if isinstance(one, Dense) else one.grads
+    count, step = len(whole), len(whole)
+    if whole.dtype != dtype:
+        step = max(1, PIECE * count // max(1, one.nbytes))
+    for start in range(0, count, step):
+        some = slice(start, min(start + step, count))
+        yield some, one if step >= count else one.part(some)
+
+
 def _own(one: Dense | Outer, count: int) -> Tensor:
     """Samples a few at a time: among many positions the intermediate is large."""
     if isinstance(one, Dense):
@@ -281,32 +300,29 @@ def _own(one: Dense | Outer, count: int) -> Tensor:
     return torch.cat([one.part(slice(i, i + step)).own() for i in range(0, count, step)])
 
 
-def _put(
-    gram: Tensor, part: Tensor, here: slice, there: slice, diagonal: bool, *, symmetric: bool
-) -> None:
-    """Write one pair of blocks, and its mirror image where the matrix is symmetric."""
-    if symmetric and here == there:
-        part = (part + _mirrored(part)) / 2
-    if diagonal:
-        gram[here, there] = part
+def _part(gram: Tensor, here: slice, there: slice) -> Tensor:
+    """The pairs of two blocks of samples in ``[n, o, m, o]`` or ``[n, m, o]``."""
+    return gram[here, there] if gram.ndim == 3 else gram[here, :, there]
+
+
+def _complete(gram: Tensor, here: slice, there: slice) -> None:
+    """Write the mirror image of one pair of blocks of a symmetric matrix."""
+    part = _part(gram, here, there)
+    if here == there:
+        mirror_(part)
     else:
-        gram[here, :, there] = part
-    if symmetric and here != there:
-        if diagonal:
-            gram[there, here] = _mirrored(part)
-        else:
-            gram[there, :, here] = _mirrored(part)
+        mirrored = part.transpose(0, 1) if part.ndim == 3 else part.permute(2, 3, 0, 1)
+        _part(gram, there, here).copy_(mirrored)
 
 
-def _mirrored(part: Tensor) -> Tensor:
-    """A block for ``(j, i)`` from the one for ``(i, j)``."""
-    return part.transpose(0, 1) if part.ndim == 3 else part.permute(2, 3, 0, 1)
-
-
-def _products(
-    mine: Factors, theirs: Factors, diagonal: bool, member: Mapping[str, str]
-) -> dict[str, Tensor]:
-    """Sum the inner products over the parameters of each group that both blocks depend on."""
+def _add_products(
+    parts: Mapping[str, Tensor],
+    mine: Factors,
+    theirs: Factors,
+    diagonal: bool,
+    member: Mapping[str, str],
+) -> None:
+    """Add the inner products over the parameters of each group that both blocks depend on."""
     both = [name for name in mine if name in theirs and name in member]
     along: dict[str, str] = {}
     for name in both:
@@ -314,14 +330,15 @@ def _products(
         if bias is not None and member.get(bias) == member[name]:
             along[name] = bias
     taken = set(along.values())
-    totals: dict[str, Tensor] = {}
     for name in both:
-        if name in taken:
-            continue
-        part = inner(mine[name], theirs[name], diagonal=diagonal, bias=name in along)
-        group = member[name]
-        totals[group] = totals[group].add_(part) if group in totals else part
-    return totals
+        if name not in taken:
+            add_inner(
+                parts[member[name]],
+                mine[name],
+                theirs[name],
+                diagonal=diagonal,
+                bias=name in along,
+            )
 
 
 @contextmanager
