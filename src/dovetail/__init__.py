@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dovetail.core.errors import DovetailError as DovetailError
     from dovetail.core.records import load_record as load_record
     from dovetail.flows.explain import explain_fit as explain_fit
+    from dovetail.flows.finetuned import FineTuned as FineTuned
     from dovetail.parts.adopting import adopt as adopt
     from dovetail.parts.builders import builder as builder
     from dovetail.parts.cutting import cut as cut
@@ -63,6 +64,8 @@ _HOMES = {
     "evaluate": "running.evaluate",
     "predict": "running.predict",
     "features": "running.features",
+    # fit to few labels
+    "FineTuned": "flows.finetuned",
     # choose
     "rank": "ranking.ranker",
     # keep

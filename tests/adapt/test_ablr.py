@@ -124,3 +124,43 @@ def test_tasks_of_one_row_and_of_other_counts_are_refused():
         AdaptiveBayesianRegressor().fit(x, y, others=[(x[:1], y[:1])])
     with pytest.raises(TaskError, match="10 inputs but 9"):
         AdaptiveBayesianRegressor().fit(x, y, others=[(x, y[:9])])
+
+
+class Several(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind = nn.Linear(1, 3), kind
+
+    def forward(self, x):
+        found = self.layer(x)
+        return (found, found) if self.kind is tuple else {"features": found}
+
+
+@pytest.mark.parametrize("kind", [tuple, dict])
+def test_networks_that_give_several_tensors_are_refused(kind):
+    with pytest.raises(ContractError, match=f"gives {kind.__name__}, not one tensor"):
+        AdaptiveBayesianRegressor(Several(kind), steps=1).fit(*wave(8))
+
+
+def test_inputs_that_do_not_fit_the_network_are_refused():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+    fitted = AdaptiveBayesianRegressor(net, steps=1).fit(torch.rand(6, 1, 5, 5), np.arange(6.0))
+    with pytest.raises(ContractError, match=r"does not take inputs of shape \(6, 3, 5, 5\)"):
+        AdaptiveBayesianRegressor(net, steps=1).fit(torch.rand(6, 3, 5, 5), np.arange(6.0))
+    with pytest.raises(ContractError, match="does not take inputs of shape"):
+        fitted.predict(torch.rand(2, 1, 2, 2))
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_layers_without_a_shape_are_refused():
+    with pytest.raises(SettingsError, match="call the module once on an input"):
+        AdaptiveBayesianRegressor(nn.Sequential(nn.LazyLinear(4), nn.Tanh())).fit(*wave(8))
+
+
+def test_a_large_offset_of_the_targets_is_added_back():
+    x, y = wave(30)
+    plain, moved = (AdaptiveBayesianRegressor(steps=0).fit(x, y + by) for by in (0.0, 1e7))
+    np.testing.assert_allclose(moved.predict(x) - 1e7, plain.predict(x), atol=1e-3)
+    np.testing.assert_allclose(
+        moved.predict(x, return_std=True)[1], plain.predict(x, return_std=True)[1], rtol=1e-2
+    )

@@ -128,3 +128,15 @@ def test_one_row_and_wrong_penalties_are_refused():
         fit_bayes(torch.ones(1, 2), torch.ones(1, 1))
     with pytest.raises(SettingsError, match="penalties"):
         fit_bayes(*line(5, 2), penalty=-1.0)
+
+
+@pytest.mark.parametrize("offset", [1e7, -1e9])
+def test_a_large_offset_of_the_targets_changes_nothing_but_the_mean(offset):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, generator=draw).double()
+    y = x[:, :1] * 2 + 0.1 * torch.randn(40, 1, generator=draw).double()
+    plain, moved = fit_bayes(x, y), fit_bayes(x, y + offset)
+    torch.testing.assert_close(moved.weights, plain.weights, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(moved.mean(x) - offset, plain.mean(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(moved.variance(x), plain.variance(x), rtol=1e-4, atol=0.0)
+    assert moved.log_evidence == pytest.approx(plain.log_evidence, rel=1e-4)

@@ -59,6 +59,9 @@ def test_other_methods_agree_on_what_is_clear(method):
     new, truth = data(60, seed=1)
     assert found.score(new, truth) > exact.score(new, truth) - 0.1
     np.testing.assert_allclose(found.predict_proba(new, link="mc").sum(1), 1.0)
+    assert (found.log_evidence_ is None) == (method == "map")
+    with pytest.raises(SettingsError, match="probit"):
+        found.predict_proba(new, link="probit")
     with pytest.raises(TaskError, match="not updated exactly"):
         found.update(x, y)
 
@@ -93,6 +96,25 @@ def test_more_labels_later_is_all_at_once():
     )
     with pytest.raises(TaskError, match="not among the classes"):
         later.update(x[:1], ["emu"])
+    with pytest.raises(TaskError):
+        later.update(x[:1], None)
+
+
+def test_an_update_that_fails_leaves_all_as_it_was(monkeypatch):
+    x, y = data(12)
+    found = LinearizedClassifier(net()).fit(x, y)
+    before = found.logits(x)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dovetail.adapt.classifier.with_more_labels", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        found.update(x, y)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(found.logits(x), before)
+    found.update(x, y)
+    assert found.rows_ == 72
 
 
 def test_uncertainty_makes_probabilities_milder_and_far_away_milder_still():
@@ -160,6 +182,7 @@ def test_data_that_cannot_be_are_refused(change, says):
         ({"mean": "constant"}, "mean is one of"),
         ({"prior": 0.0}, "prior is"),
         ({"memory": 500}, "fits in"),
+        ({"link": "probitt"}, "no link"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, says):

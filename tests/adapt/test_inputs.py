@@ -11,6 +11,8 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from torch import nn
 
+from dovetail.adapt.ablr import AdaptiveBayesianRegressor
+from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.inputs import (
     InputTypeError,
     as_classes,
@@ -23,6 +25,9 @@ from dovetail.adapt.inputs import (
     seed_of,
     standardising,
 )
+from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.rbf import RBFRegressor
+from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.part import build
@@ -191,3 +196,43 @@ def test_random_states_become_seeds():
     for wrong in ("7", True, 1.5):
         with pytest.raises(SettingsError, match="random_state"):
             seed_of(wrong)
+
+
+@pytest.mark.parametrize("make", [ProbeRegressor, AdaptiveBayesianRegressor, RBFRegressor])
+def test_numbers_whose_squares_are_none_are_refused(make):
+    with pytest.raises(TaskError, match=r"targets reach 3e\+200.*scale them down"):
+        make().fit([[0.0], [1.0], [2.0]], [1e200, -3e200, 2e200])
+
+
+@pytest.mark.parametrize("text", [["owl", "cat"], np.array(["1", "x"]), [1.0, "owl"], [b"a", b"b"]])
+def test_text_is_for_a_classifier(text):
+    with pytest.raises(TaskError, match="use a classifier"):
+        as_numbers(text)
+
+
+def test_none_among_targets_is_said():
+    with pytest.raises(TaskError, match="None is among the labels"):
+        as_classes(["owl", None, "cat"])
+    with pytest.raises(TaskError, match="None is among the targets"):
+        as_numbers([1.0, None])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_inputs_get_the_type_of_the_weights(dtype):
+    whole = build("mlp", shape=(3,))
+    for model in (nn.Linear(3, 2).to(dtype), whole.changed(module=whole.module.to(dtype))):
+        module, ready, _ = pickle.loads(pickle.dumps(network_of(model)))
+        assert module(ready(torch.rand(4, 3))).dtype == dtype
+    assert network_of(nn.Flatten())[1](torch.rand(4, 3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_the_linearised_estimators_take_networks_of_other_types(dtype):
+    torch.manual_seed(0)
+    net, x = (
+        nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).to(dtype),
+        torch.randn(20, 3),
+    )
+    y = (2 * x[:, 0]).numpy()
+    assert LinearizedRegressor(net).fit(x, y).score(x, y) > 0.8
+    assert LinearizedClassifier(net).fit(x, y > 0).score(x, y > 0) > 0.8

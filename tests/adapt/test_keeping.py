@@ -48,7 +48,8 @@ def says(estimator):
             *estimator.predict(NEW, return_std=True),
             estimator.predict(NEW, return_cov=True)[1],
         )
-    links = [estimator.predict_proba(NEW, link=link) for link in ("mean", "mc", "probit")]
+    known = ("mean", "mc", "probit") if estimator.method in ("auto", "laplace") else ("mean", "mc")
+    links = [estimator.predict_proba(NEW, link=link) for link in known]
     return (estimator.decision_function(NEW), *links)
 
 

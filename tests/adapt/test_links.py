@@ -38,6 +38,17 @@ def test_probit_is_near_it_and_the_mean_is_not():
     assert errors["mc"] < errors["probit"] < errors["mean"]
 
 
+@pytest.mark.parametrize(("gap", "variance"), [(2.0, 4.0), (2.0, 16.0), (4.0, 25.0)])
+def test_two_classes_are_the_integral_of_a_sigmoid(gap, variance):
+    at = torch.linspace(-60, 60, 20001).double()
+    density = torch.exp(-((at - gap) ** 2) / (2 * variance)) / (2 * torch.pi * variance) ** 0.5
+    exact = float(torch.trapezoid(density * at.sigmoid(), at))
+    mean = torch.tensor([[gap / 2, -gap / 2]]).double()
+    covariance = variance / 2 * torch.eye(2).double()[None]
+    for link in ("probit", "mc"):
+        assert float(probabilities(mean, covariance, link)[0, 0]) == pytest.approx(exact, abs=0.01)
+
+
 @pytest.mark.parametrize("link", ["mc", "probit", "mean"])
 def test_what_all_classes_share_changes_nothing(link):
     mean, covariance = gaussian()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from dovetail.adapt import plan as module
 from dovetail.adapt.linear_model import LinearModel
 from dovetail.adapt.plan import LABELS, NUMBERS, Plan, Sizes, free_memory, plan_for
 from dovetail.core.errors import DovetailError, SettingsError
+from dovetail.linalg.tangent import TangentFeatures
 
 MIB, GIB = 2**20, 2**30
 
@@ -79,6 +81,25 @@ def test_it_can_be_printed():
     assert [line.split()[0] for line in lines[1:]] == ["function", "parameter", "cg"]
     assert "taken" in lines[2]
     assert all("about" in line for line in lines[1:])
+    small = str(made(1, 1, 30, 8 * GIB))
+    assert small.startswith("1 input, 1 output, 30 parameters; 8.0 GiB of memory")
+    assert "0.0" not in small
+    assert "KiB" in small
+    assert "under a second" in small
+
+
+def test_what_a_first_call_costs_is_no_cost_of_every_input(monkeypatch):
+    calls = []
+    own = TangentFeatures.factors
+
+    def slow_at_first(self, i):
+        calls.append(i)
+        time.sleep(0.5 if len(calls) == 1 else 0.0)
+        return own(self, i)
+
+    monkeypatch.setattr(TangentFeatures, "factors", slow_at_first)
+    plan = plan_for(LinearModel(nn.Linear(5, 2)), torch.ones(1, 5), 6, labels=True)
+    assert plan.sizes.sample_seconds < 0.5 / 6
 
 
 def test_features_are_kept_where_they_are_used_again():
@@ -100,7 +121,7 @@ def test_nothing_large_is_allocated_for_a_plan(monkeypatch):
     monkeypatch.setattr(torch, "zeros", None)  # of any size: a Gram matrix begins with it
     net = nn.Linear(5, 2)
     plan = plan_for(LinearModel(net), torch.ones(1, 5), 10**9, memory=GIB, method="function")
-    with pytest.raises(SettingsError, match="fits in 1 GiB"):
+    with pytest.raises(SettingsError, match=r"fits in 1\.0 GiB"):
         _ = plan.method
 
 
@@ -112,8 +133,9 @@ def test_numbers_of_inputs_that_are_none(n):
 
 def test_other_settings_it_refuses():
     linear, x = LinearModel(nn.Linear(2, 1)), torch.zeros(1, 2)
-    with pytest.raises(SettingsError, match="memory"):
-        plan_for(linear, x, 10, memory=0)
+    for memory in (0, "1GB", True, float("nan"), float("inf"), [1]):
+        with pytest.raises(SettingsError, match="memory is a number of bytes"):
+            plan_for(linear, x, 10, memory=memory)
     with pytest.raises(SettingsError, match="did you mean function"):
         plan_for(linear, x, 10, method="functon")
     with pytest.raises(SettingsError, match="no way"):

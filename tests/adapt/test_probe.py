@@ -203,3 +203,22 @@ def test_covariances_agree_with_deviations_and_both_are_not_given_at_once(digits
     np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std)
     with pytest.raises(SettingsError, match="not for both"):
         probe.predict(x[:2], return_std=True, return_cov=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_networks_of_other_types_of_numbers_are_taken(dtype):
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)), torch.randn(30, 3)
+    y = (2 * x[:, 0]).numpy()
+    near = 1e-4 if dtype == torch.float64 else 0.2
+    found = ProbeRegressor(copy.deepcopy(net).to(dtype)).fit(x, y).predict(x)
+    np.testing.assert_allclose(found, ProbeRegressor(net).fit(x, y).predict(x), atol=near)
+    probe = Probe(copy.deepcopy(net).to(dtype), kind="ridge").fit(x, y > 0)
+    assert probe.score(x, y > 0) > 0.8
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("make", [Probe, ProbeRegressor])
+def test_layers_without_a_shape_are_refused(make):
+    with pytest.raises(SettingsError, match="call the module once on an input"):
+        make(nn.Sequential(nn.LazyLinear(4), nn.Tanh())).fit(torch.rand(6, 3), [0, 1] * 3)

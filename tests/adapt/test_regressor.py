@@ -48,7 +48,7 @@ def dense(model, x, new, y, scales, noise, mean):
     )
     if mean == "constant":
         j, k = (np.hstack([each, np.ones((len(each), 1))]) for each in (j, k))
-        prior = np.append(prior, 100 * (y**2).mean())
+        prior = np.append(prior, 100 * y.var())
     before = (
         {"network": f, "origin": f - j @ theta}.get(mean, np.zeros(len(x)))
         if mean != "constant"
@@ -60,8 +60,9 @@ def dense(model, x, new, y, scales, noise, mean):
         else np.zeros(len(new))
     )
     covariance = np.linalg.inv(np.diag(1 / prior) + j.T @ (j / np.asarray(noise).reshape(-1, 1)))
-    weights = covariance @ (j.T @ ((y - before) / noise))
-    return after + k @ weights, k @ covariance @ k.T
+    centre = y.mean() if mean == "constant" else 0.0
+    weights = covariance @ (j.T @ ((y - centre - before) / noise))
+    return centre + after + k @ weights, k @ covariance @ k.T
 
 
 @pytest.mark.parametrize("mean", ["zero", "constant", "network", "origin"])
@@ -97,8 +98,10 @@ def test_known_noise_of_each_observation_is_used_as_it_is():
 def test_more_data_later_is_all_data_at_once(method):
     model, (x, y) = Double(net()), data(40)
     later = LinearizedRegressor(model, method=method).fit(x[:25], y[:25]).update(x[25:], y[25:])
-    once = LinearizedRegressor(model, prior=later.scales_, noise=later.noise_, method=method)
-    once.fit(x, y)
+    once = LinearizedRegressor(
+        model, prior=later.scales_, noise=later.noise_, centre=later.centre_, method=method
+    ).fit(x, y)
+    assert later.diagnostics_["method"] == method
     for a, b in zip(
         later.predict(x, return_std=True), once.predict(x, return_std=True), strict=True
     ):
@@ -135,6 +138,35 @@ def test_only_some_layers_move():
     assert last.linear_.size == 9
     with pytest.raises(SettingsError, match="no parameter is called"):
         LinearizedRegressor(net().float(), params="head.*").fit(x, y)
+
+
+def test_a_mapping_tells_a_bias_from_its_matrix():
+    x, y = data()
+    prior = {"0.weight": 2.0, "*.bias": 0.1, "2": 1.0}
+    found = LinearizedRegressor(net().float(), prior=prior, mean="zero").fit(x, y)
+    assert found.scales_ == {"0.weight": 2.0, "0.bias": 0.1, "2": 1.0}
+
+
+@pytest.mark.parametrize("far", [1e5, 1e8])
+def test_targets_far_from_zero_are_fitted_like_others(far):
+    x, y = data(60)
+    near = LinearizedRegressor(net().float()).fit(x, y)
+    away = LinearizedRegressor(net().float()).fit(x, y + far)
+    np.testing.assert_allclose(away.predict(x) - far, near.predict(x), atol=1e-3)
+    assert away.noise_ == pytest.approx(near.noise_, rel=1e-2)
+
+
+def test_a_network_that_squeezes_is_told_so():
+    class Squeezed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(2, 3)
+
+        def forward(self, x):
+            return self.inner(x).squeeze(0)
+
+    with pytest.raises(ContractError, match="squeeze"):
+        LinearizedRegressor(Squeezed()).fit(*data())
 
 
 def test_a_scale_a_layer_explains_no_less():
@@ -227,12 +259,17 @@ def test_data_that_cannot_be_are_refused(change, error, says):
         ({"noise": 0.0}, "variance above 0"),
         ({"noise": "some"}, "variance above 0"),
         ({"prior": -1.0}, "prior is"),
-        ({"prior": {"0": 1.0}}, "says nothing of the layer '2'"),
+        ({"prior": {"0": 1.0}}, "says nothing of '2.weight'"),
+        ({"prior": {"*": 1.0, "haed": 5.0}}, "names 'haed'"),
+        ({"prior": {"*": 1.0, "offset": -1.0}}, "'offset'"),
+        ({"tolerance": "a"}, "between 0 and 1"),
+        ({"noise": 1e-30}, "more noise"),
+        ({"centre": [1.0, 2.0]}, "centre is 1 finite"),
         ({"projection": "yes"}, "projection is"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, says):
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises((SettingsError, TaskError), match=says):
         LinearizedRegressor(net().float(), **options).fit(*data())
 
 
@@ -243,6 +280,8 @@ def test_what_else_goes_wrong_is_said():
     with pytest.raises(TaskError, match="a variance for each"):
         LinearizedRegressor(net().float()).fit(x, y, noise=np.ones(3))
     fitted = LinearizedRegressor(net().float()).fit(x, y)
+    with pytest.raises(SettingsError, match="without noise"):
+        fitted.predict(x, return_std=True, latent=True, noise=np.ones(25))
     with pytest.raises(SettingsError, match="not both"):
         fitted.predict(x, return_std=True, return_cov=True)
     with pytest.raises(TaskError, match="2 columns"):

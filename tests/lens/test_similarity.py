@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -208,3 +209,37 @@ def test_a_jacobian_of_zero_and_statistics_of_the_batch_are_refused():
 def test_one_input_is_enough():
     found = jacobian_similarity([net(0), net(1)], X[:1])
     assert found.matrix[0][1] == pytest.approx(slow.of_parameters(net(0), net(1), X[:1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, 8 * 21**2),
+        ({"reading": "functions"}, 2 * 8 * 21**2),
+        ({"reading": "functions", "outputs": "trace"}, 8 * 7**2 * (2 + 3)),
+    ],
+    ids=["parameters", "full", "trace"],
+)
+def test_kernels_that_are_too_large_are_refused_before_they_are_made(monkeypatch, options, most):
+    nets = [net(0), net(1)]
+    monkeypatch.setattr("dovetail.lens.similarity.MEMORY", most)
+    jacobian_similarity(nets, X, **options)
+    monkeypatch.setattr("dovetail.lens.similarity.MEMORY", most - 1)
+    monkeypatch.setattr("dovetail.lens.similarity.TangentFeatures.gram", None)
+    with pytest.raises(TaskError, match="give fewer inputs"):
+        jacobian_similarity(nets, X, **options)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, True, "all"])
+def test_a_limit_that_is_none_is_refused_for_any_inputs(limit):
+    with pytest.raises(SettingsError, match="limit"):
+        jacobian_similarity([net(0), net(1)], X, limit=limit)
+
+
+def test_arrays_are_read_as_tensors_are():
+    nets = [net(0), net(1)]
+    assert jacobian_similarity(nets, X.numpy()[::-1]).matrix == pytest.approx(
+        jacobian_similarity(nets, X.flip(0)).matrix
+    )
+    with pytest.raises(TaskError, match="inputs are numbers"):
+        jacobian_similarity(nets, np.array(["a", "b"]))

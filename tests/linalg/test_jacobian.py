@@ -181,6 +181,8 @@ def test_a_shared_tensor_is_one_whatever_it_is_called():
         ([], "no parameter was chosen"),
         (lambda name, tensor: False, "no parameter was chosen"),
         ([3], "text"),
+        (3, r"params is a pattern of names or several, a test of \(name, tensor\), or None"),
+        (lambda name: True, r"two arguments, \(name, tensor\)"),
     ],
 )
 def test_a_choice_of_nothing_is_refused(params, words):

@@ -241,3 +241,13 @@ def test_a_bad_number_of_outputs_is_refused():
         tangent_kernel(part, torch.rand(3, 5))
     with pytest.raises(TaskError):
         tangent_kernel(part, torch.rand(0, 4))
+
+
+@pytest.mark.parametrize("minority", [3, 6])
+def test_the_accuracy_of_unbalanced_classes_is_that_of_rows_really_left_out(minority):
+    rows = np.random.default_rng(minority).normal(size=(40, 5))
+    labels = (np.arange(40) < minority).astype(int)
+    kernel = rows @ rows.T
+    found = ntk_score(kernel, labels, "ntk-loo")
+    assert found == pytest.approx(slow.loo(kernel, labels))
+    assert found >= 1 - (minority + 1) / 40  # the mean alone would do as well

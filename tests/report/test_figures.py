@@ -111,6 +111,39 @@ def test_places_along_x_agree_with_the_ticks(kind):
         assert pixel == pytest.approx(p0 + (x - v0) / (v1 - v0) * (p1 - p0), abs=0.08)
 
 
+@pytest.mark.parametrize("kind", ["line", "scatter"])
+@pytest.mark.parametrize("xs", [(1.0, 3.0, 10.0, 30.0), (0.013, 0.2, 4.5, 71.0)])
+def test_places_along_a_logarithmic_x_agree_with_the_ticks(kind, xs):
+    figure = Figure(kind, "t", (Series("s", xs, (1.0, 2.0, 3.0, 4.0)),), log_x=True)
+    root = parse(draw_figure(figure))
+    texts = [t.find(SVG + "text") for t in of_class(root, "tick-x")]
+    ticks = [(math.log10(float(t.text)), float(t.get("x"))) for t in texts]
+    (v0, p0), *_, (v1, p1) = ticks
+    for x, (pixel, _, _, _) in zip(xs, points_of(root)[0], strict=True):
+        assert pixel == pytest.approx(p0 + (math.log10(x) - v0) / (v1 - v0) * (p1 - p0), abs=0.2)
+    if xs[0] == 1.0:  # a few whole numbers are named themselves
+        assert [t.text for t in texts] == ["1", "3", "10", "30"]
+
+
+@pytest.mark.parametrize("xs", [(5.0,), (0.0, -1.0), (1e-300, 1e300), (math.inf, 1.0), ()])
+def test_a_logarithmic_x_takes_any_numbers(xs):
+    figure = Figure("line", "t", (Series("s", xs, (1.0,) * len(xs)),), log_x=True)
+    words = words_of(parse(draw_figure(figure)))
+    lost = sum(not (0 < x < math.inf) for x in xs)
+    assert any(f"{lost} value" in word for word in words) == (lost > 0)
+
+
+def test_points_beside_a_line_are_marks_alone():
+    xs, ys = (0.0, 1.0, 2.0), (1.0, 2.0, 0.5)
+    curve, data = Series("curve", xs, ys), Series("data", xs, ys, points=True)
+    root = parse(draw_figure(Figure("line", "t", (curve, data))))
+    plot = [g for g in of_class(root, "series") if g.get("data-points")]
+    kinds = [[mark.get("class") for mark in group] for group in plot]
+    assert kinds == [["line", "dot", "dot", "dot"], ["dot"] * 3]
+    signs = [[mark.get("class") for mark in entry] for entry in of_class(root, "entry")]
+    assert ["line" in signs[0], "dot" in signs[1]] == [True, True]
+
+
 def test_the_line_passes_through_its_points():
     one = Series("s", (0, 1, 2), (5.0, 1.0, 3.0))
     root = parse(draw_figure(Figure("line", "t", (one,))))

@@ -41,7 +41,13 @@ from dovetail.adapt.inputs import (
     seed_of,
 )
 from dovetail.adapt.probe_regressor import told
-from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
+from dovetail.core.errors import (
+    ContractError,
+    SettingsError,
+    TaskError,
+    TrainingError,
+    first_line,
+)
 from dovetail.core.seeds import generator
 from dovetail.parts.part import Part
 from dovetail.running.features import pooled
@@ -223,7 +229,19 @@ class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         return evidence, predictive if any_held else evidence.item()
 
     def _rows(self, raw: Tensor) -> Tensor:
-        return pooled(self.network_(self.prepare_(raw).double()), self.pooling)
+        x = self.prepare_(raw).double()
+        try:
+            output = self.network_(x)
+        except (RuntimeError, ValueError) as error:
+            raise ContractError(
+                f"the network does not take inputs of shape {tuple(x.shape)}: {first_line(error)}"
+            ) from None
+        if not isinstance(output, Tensor):
+            raise ContractError(
+                f"the network gives {type(output).__name__}, not one tensor; wrap it so that it "
+                "gives the one to take features from"
+            )
+        return pooled(output, self.pooling)
 
     def _features(self, raw: Tensor) -> Tensor:
         with torch.no_grad():

@@ -37,7 +37,10 @@ LOG10_PENALTIES = (-10.0, 6.0)
 """The search for the penalty, in units of the mean eigenvalue of the scatter."""
 
 LEAST_NOISE = 1e-12
-"""The least noise variance, in units of the targets' mean square."""
+"""The least noise variance, in units of the targets' variance."""
+
+ROUNDING = torch.finfo(torch.float64).eps
+"""Of a target, in units of its size: there is never less noise than that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +124,7 @@ def fit_bayes(rows: Tensor, targets: Tensor, penalty: Penalty = "auto") -> Bayes
                 along[:, k].square().numpy(),
                 float(rest[k]),
                 n,
-                LEAST_NOISE * max(float(y[:, k].square().mean()), 1e-100),
+                _least_noise(y[:, k], left[:, k]),
             ),
             penalty,
             unit,
@@ -172,6 +175,13 @@ def evidence_of(rows: Tensor, targets: Tensor, scale: Tensor, noise: Tensor) -> 
         volume = 2 * factor.diagonal().log().sum() + (n - 1 - len(inner)) * noise[k].log()
         total = total - (fit + volume) / 2
     return total - y.shape[1] * ((n - 1) * math.log(2 * math.pi) + math.log(n)) / 2
+
+
+def _least_noise(targets: Tensor, centred: Tensor) -> float:
+    """Of the variance about the mean, so that an offset of the targets makes no difference."""
+    rounding = ROUNDING * float(targets.abs().max())
+    spread = float(centred.square().mean())
+    return max(LEAST_NOISE * spread, rounding * rounding, LEAST_NOISE * 1e-100)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from sklearn.base import ClassifierMixin, clone
@@ -13,15 +13,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dovetail.adapt.front import front_of
-from dovetail.adapt.inputs import as_classes, network_of, refuse_other_count, seed_of
+from dovetail.adapt.inputs import as_classes, as_labels, network_of, refuse_other_count, seed_of
 from dovetail.adapt.label_priors import tune_label_scale_over
 from dovetail.adapt.laplace import condition_on_labels, with_more_labels
 from dovetail.adapt.linearized import Linearized
-from dovetail.adapt.links import probabilities
+from dovetail.adapt.links import Link, probabilities
 from dovetail.adapt.plan import Plan, plan_for
 from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
-from dovetail.core.errors import SettingsError, TaskError, shown
+from dovetail.core.errors import SettingsError, TaskError, nearest, shown
 from dovetail.measures.temperature import fit_temperature, log_probabilities
 from dovetail.parts.part import Part
 
@@ -55,9 +55,10 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         method: ``"laplace"`` (Newton's method and the whole Hessian, in function space), ``"svi"``
             (stochastic variational inference over the weights, for more labels than that has
             memory for), ``"map"`` (the most probable weights alone) or ``"auto"``.
-        link: How the uncertainty of logits enters probabilities: ``"mean"`` (not at all, which was
-            measured to be best calibrated), ``"mc"`` or ``"probit"``, see
-            :mod:`dovetail.adapt.links`.
+        link: How the uncertainty of logits enters probabilities: ``"mean"`` (not at all), ``"mc"``,
+            ``"probit"`` (for Laplace), see :mod:`dovetail.adapt.links`; ``"auto"`` for ``"mean"``
+            with Laplace, which was measured to be the best calibrated, and ``"mc"`` with
+            variational inference.
         steps: The most, of stochastic variational inference.
         memory: Bytes that may be used; what is free unless said.
         random_state: Of everything drawn.
@@ -86,7 +87,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         prior: Any = "evidence",
         projection: Any = "auto",
         method: Any = "auto",
-        link: Any = "mean",
+        link: Any = "auto",
         steps: Any = 1000,
         memory: Any = None,
         random_state: Any = None,
@@ -110,15 +111,13 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         x = self._begin(X, y)
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
-        some = few_of_each(self.labels_, len(self.classes_), seed_of(self.random_state))
+        some = few_of_each(self.labels_, len(self.classes_), self.seed_)
         tuned_on = self._features(x[some])
         self.prior_ = label_prior(
             self.linear_, tuned_on, self.labels_[some], self.means_[some], self.prior
         )
-        self._scales = self.prior_.scales(self.linear_, 1.0)
-        self.scales_ = {
-            layer.removeprefix("body."): value for layer, value in self.prior_.layers.items()
-        }
+        self._scales = self.prior_.scales
+        self.scales_ = self.prior_.named(self.linear_)
         if method == "laplace":
             features = tuned_on if len(some) == len(x) else self._features(x)
             self.posterior_: Any = condition_on_labels(
@@ -133,7 +132,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
                 scales=self._scales,
                 posterior="map" if method == "map" else "mean-field",
                 steps=self.steps,
-                seed=seed_of(self.random_state),
+                seed=self.seed_,
             )
         self._settle(time.perf_counter() - began)
         return self
@@ -160,8 +159,9 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
 
     def update(self, X: Any, y: Any) -> LinearizedClassifier:
         """Condition on more labels as well, the prior as it is; of classes known already."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self, "direction_")
         began = time.perf_counter()
+        self._needs_posterior()
         if isinstance(self.posterior_, VariationalPosterior):
             raise TaskError(
                 "a variational posterior is not updated exactly; fit again with all labels, or "
@@ -171,11 +171,11 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         codes = self._codes(y)
         refuse_other_count(raw, codes)
         x = self._prepare(raw)
-        self.labels_ = torch.cat([self.labels_, codes])
-        self.means_ = torch.cat([self.means_, self._prior_mean(x, self.mean_)])
-        self.posterior_ = with_more_labels(
-            self.posterior_, self._features(x), self.labels_, self.means_
-        )
+        labels = torch.cat([self.labels_, codes])
+        means = torch.cat([self.means_, self._prior_mean(x, self.mean_)])
+        posterior = with_more_labels(self.posterior_, self._features(x), labels, means)
+        # All or nothing: what fails above leaves the estimator as it was.
+        self.labels_, self.means_, self.posterior_ = labels, means, posterior
         self._settle(time.perf_counter() - began)
         return self
 
@@ -190,7 +190,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
 
     def predict(self, X: Any) -> Any:
-        """The most probable class of each input."""
+        """The class of the highest mean logit, whatever the link."""
         chosen = self.logits(X).argmax(1).numpy()  # first, so that an unfitted one says so
         return self.classes_[chosen]
 
@@ -198,7 +198,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         """Probabilities ``[m, c]`` in the order of ``classes_``."""
         check_is_fitted(self, "direction_")
         x = self._prepare(self._inputs(X, reset=False))
-        return self._probabilities(x, link or self.link, self.temperature_).numpy()
+        return self._probabilities(x, self._linked(link), self.temperature_).numpy()
 
     def calibrate(self, X: Any, y: Any) -> LinearizedClassifier:
         """Set ``temperature_`` by labels that were not fitted to: the one of the least log loss."""
@@ -206,16 +206,19 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         raw = self._inputs(X, reset=False)
         codes = self._codes(y)
         refuse_other_count(raw, codes)
-        said = self._probabilities(self._prepare(raw), self.link, 1.0)
+        x = self._prepare(raw)
+        said = self._probabilities(x, self._linked(None), 1.0)
         found = fit_temperature(log_probabilities(said), codes)
+        # A part has the mean alone, and so a temperature of its own.
+        plain = fit_temperature(self._posterior_mean(x), codes)
         if bool((said.argmax(1) == codes).all()):
             warnings.warn(
                 "every label to calibrate by is predicted right, so no temperature is too low; it "
                 "stays at 1. Give more labels, or harder ones.",
                 stacklevel=2,
             )
-            found = 1.0
-        self.temperature_ = found
+            found = plain = 1.0
+        self.temperature_, self.mean_temperature_ = found, plain
         return self
 
     def plan(self, n: int) -> Plan:
@@ -228,7 +231,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         raw = self._inputs(X, reset=True)
         self.labels_, self.classes_ = as_classes(y)
         refuse_other_count(raw, self.labels_)
-        self.temperature_ = 1.0
+        self.temperature_ = self.mean_temperature_ = 1.0
         columns = self._known_columns()
         body = self._body(raw, columns)
         self._linearise(body, raw, len(self.classes_), columns, offset=False)
@@ -242,27 +245,46 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
     def _probabilities(self, x: Tensor, link: Any, temperature: float) -> Tensor:
         """Temperature divides the logarithms of what the link gives."""
         found = []
-        seed = seed_of(self.random_state)
         if link == "mean" or self._is_point():
             plain = probabilities(self._posterior_mean(x), torch.empty(0), "mean")
             found.append(plain)
         elif isinstance(self.posterior_, VariationalPosterior):
-            for some in torch.split(x, 1024):
-                draws = self.posterior_.samples(some, self._prior_mean(some, self.mean_), DRAWS)
+            for batch in torch.split(x, 1024):
+                mean = self._prior_mean(batch, self.mean_)
+                draws = self.posterior_.samples(batch, mean, DRAWS, self.seed_)
                 found.append(draws.softmax(2).mean(0))
         else:
             for some, features in self._chunks(x, self.rows_):
                 mean = self._prior_mean(x[some], self.mean_) + self.posterior_.shift(features)
                 spread = self.posterior_.variance(features)
-                found.append(probabilities(mean, spread, link, seed=seed))
+                found.append(probabilities(mean, spread, link, seed=self.seed_))
         return (log_probabilities(torch.cat(found)) / temperature).softmax(1)
 
     def _is_point(self) -> bool:
-        """Whether there is no spread: the most probable weights alone, or nothing kept but them."""
-        posterior = getattr(self, "posterior_", None)
-        if isinstance(posterior, VariationalPosterior):
-            return not bool(posterior.deviations.any())
-        return posterior is None
+        """Whether there is no spread: the most probable weights alone."""
+        posterior = self.posterior_
+        return isinstance(posterior, VariationalPosterior) and not bool(posterior.deviations.any())
+
+    def _linked(self, link: Any) -> str:
+        """The link to use, which must be one that the posterior has."""
+        chosen = self.link if link is None else link
+        kept = getattr(self, "posterior_", None)
+        varies = isinstance(kept, VariationalPosterior)
+        if chosen == "auto":
+            chosen = "mc" if varies else "mean"
+        _refuse_link(chosen)
+        if chosen == "probit" and varies:
+            raise SettingsError("variational inference has links 'mc' and 'mean', not 'probit'")
+        if chosen != "mean":
+            self._needs_posterior()
+        return str(chosen)
+
+    def _needs_posterior(self) -> None:
+        if getattr(self, "posterior_", None) is None:
+            raise TaskError(
+                "only the mean was kept of this estimator, without the data that more needs; use "
+                "link='mean', fit it again, or save it with data=True"
+            )
 
     def _known_columns(self) -> list[int] | None:
         """The part's own outputs for the classes, if it knows all of them by name."""
@@ -286,7 +308,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
 
     def _codes(self, y: Any) -> Tensor:
         """Codes of labels that must be among the classes fitted to."""
-        given = y.tolist() if isinstance(y, Tensor) else list(y)
+        given = as_labels(y).tolist()
         places = {name: i for i, name in enumerate(self.classes_.tolist())}
         for label in given:
             if label not in places:
@@ -302,7 +324,8 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
     def _settle(self, seconds: float) -> None:
         posterior = self.posterior_
         if isinstance(posterior, VariationalPosterior):
-            self.log_evidence_ = posterior.elbo[-1]
+            point = not bool(posterior.deviations.any())
+            self.log_evidence_ = None if point else posterior.diagnostics["elbo"]
             constant = torch.zeros(len(self.classes_), dtype=torch.float64)
         else:
             self.log_evidence_, constant = posterior.log_evidence, posterior.constant
@@ -315,3 +338,11 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
             raise SettingsError(f"method is one of {', '.join(METHODS)}, got {shown(self.method)}")
         if self.mean not in MEANS:
             raise SettingsError(f"mean is one of {', '.join(MEANS)}, got {shown(self.mean)}")
+        if self.link != "auto":
+            _refuse_link(self.link)
+        self.seed_ = seed_of(self.random_state)
+
+
+def _refuse_link(link: Any) -> None:
+    if link not in get_args(Link):
+        raise SettingsError(f"no link is called {shown(link)}{nearest(str(link), get_args(Link))}")

@@ -106,9 +106,9 @@ def tune(
         return Tuned((scale,), noise, _density(spectra, scale, noise))
     size = _size(spectra)
     moment = sum(float(z.square().sum()) for _, z, _ in spectra)
-    if moment <= 0.0:  # nothing to explain: whatever is sought is as small as it may be
-        scale = 1.0 if scale is None else scale
-        noise = LEAST * size * scale if noise is None else noise
+    if moment <= 0.0:  # nothing to explain: a prior of nothing is the best
+        noise = LEAST * size if noise is None else noise
+        scale = 0.0 if scale is None else scale
         return Tuned((scale,), noise, _density(spectra, scale, noise))
 
     def both(log_ratio: float) -> tuple[float, float]:

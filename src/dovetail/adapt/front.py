@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dovetail.adapt.inputs import as_inputs
 from dovetail.core.errors import ContractError, CutError, SettingsError
+from dovetail.linalg.parameters import refuse_lazy
 from dovetail.parts.activation import trailing_activation
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import CutPoint, cut, output_point
@@ -79,6 +80,7 @@ def front_of(
         if at is not None:
             raise SettingsError("at= names a cut point of a model; there is no model to cut")
         return Front(None, pooling)
+    refuse_lazy(model.module if isinstance(model, Part) else model)
     part = as_part(model)
     part = part.changed(module=copy.deepcopy(part.module).eval())
     where = _before_the_head(part) if at is None else str(at)

@@ -19,8 +19,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from torch import Tensor, nn
 
-from dovetail.core.errors import SettingsError, TaskError, first_line
+from dovetail.core.errors import SettingsError, TaskError, first_line, shown
 from dovetail.core.seeds import seeded
+from dovetail.linalg.parameters import refuse_lazy
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.part import Part, as_part, build
 from dovetail.running.preprocess import prepare
@@ -30,6 +31,7 @@ __all__ = [
     "InputTypeError",
     "as_classes",
     "as_inputs",
+    "as_labels",
     "as_numbers",
     "as_rows",
     "default_network",
@@ -40,6 +42,9 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
+
+LARGEST = 1e100
+"""Of numbers to predict: squares of larger ones, times anything, are beyond float64."""
 
 
 class InputTypeError(TaskError, TypeError):
@@ -93,6 +98,22 @@ def as_rows(X: Any, estimator: BaseEstimator | None = None, *, reset: bool = Tru
     return as_float(as_inputs(X, estimator, reset=reset, dtype=torch.float64)).double().flatten(1)
 
 
+def as_labels(y: Any) -> Array:
+    """Labels of classes ``[n]``, as they are spelt.
+
+    >>> as_labels(["owl", "cat"]).tolist()
+    ['owl', 'cat']
+    """
+    with _refusals():
+        labels: Array = column_or_1d(_on_cpu(_given(y)), warn=True)
+        if labels.dtype.kind == "O" and any(each is None for each in labels):
+            raise TaskError("None is among the labels. Mend or drop those rows first")
+        finite = labels.dtype.kind == "f"  # names and integers always are
+        check_array(labels, ensure_2d=False, dtype=None, ensure_all_finite=finite, input_name="y")
+        check_classification_targets(labels)
+    return labels
+
+
 def as_classes(y: Any) -> tuple[Tensor, Array]:
     """Codes ``[n]`` from 0 to C - 1, and the C classes, sorted, as the user spells them.
 
@@ -104,11 +125,7 @@ def as_classes(y: Any) -> tuple[Tensor, Array]:
     ...
     dovetail.core.errors.TaskError: all 2 labels are of one class, 7; a classifier needs two
     """
-    with _refusals():
-        labels = column_or_1d(_on_cpu(_given(y)), warn=True)
-        finite = labels.dtype.kind == "f"  # names and integers always are
-        check_array(labels, ensure_2d=False, dtype=None, ensure_all_finite=finite, input_name="y")
-        check_classification_targets(labels)
+    labels = as_labels(y)
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise TaskError(
@@ -124,11 +141,18 @@ def as_numbers(y: Any) -> tuple[Tensor, bool]:
     (tensor([[1.0000],
             [2.5000]], dtype=torch.float64), True)
     """
+    given = _on_cpu(_given(y))
     with _refusals():
-        values = np.array(check_array(_on_cpu(_given(y)), ensure_2d=False, input_name="y"))
+        _refuse_text(given)
+        values = np.array(check_array(given, ensure_2d=False, input_name="y"))
     if values.ndim > 2 or values.size == 0:
         raise TaskError(f"targets have shape {list(values.shape)}; give [n] or [n, k] numbers")
     columns = torch.from_numpy(values.astype(np.float64)).reshape(len(values), -1)
+    if float(columns.abs().max()) > LARGEST:
+        raise TaskError(
+            f"targets reach {float(columns.abs().max()):.3g}, and their squares are no numbers any "
+            "more; scale them down"
+        )
     return columns, values.ndim == 1
 
 
@@ -152,17 +176,20 @@ def network_of(
     """A network of one's own, in evaluation mode; how it wants raw inputs; its contract, if known.
 
     The copy leaves the caller's network as it is.  A part prepares inputs as its contract says; a
-    plain module gets them as float32 (uint8 divided by 255, as a task would).  All of it pickles.
+    plain module gets them as they are (uint8 divided by 255, as a task would).  Both get the type
+    of their weights.  All of it pickles.
 
     >>> module, ready, contract = network_of(nn.Linear(2, 1))
     >>> module.training, ready(torch.tensor([[0, 255]], dtype=torch.uint8)), contract
     (False, tensor([[0., 1.]]), None)
     """
+    refuse_lazy(model.module if isinstance(model, Part) else model)
     part = as_part(model)
     module = copy.deepcopy(part.module).eval()
+    dtype = _type_of(module)
     if not isinstance(model, Part):
-        return module, _as_float32, None
-    return module, partial(prepare, contract=part.contract), part.contract
+        return module, partial(_as_type, dtype=dtype), None
+    return module, partial(_prepared, contract=part.contract, dtype=dtype), part.contract
 
 
 def default_network(
@@ -230,8 +257,17 @@ def seed_of(random_state: Any) -> int:
     return int(random_state)
 
 
-def _as_float32(inputs: Tensor) -> Tensor:
-    return as_float(inputs).float()
+def _type_of(module: nn.Module) -> torch.dtype:
+    floating = (each.dtype for each in module.parameters() if each.is_floating_point())
+    return next(floating, torch.float32)
+
+
+def _as_type(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    return as_float(inputs).to(dtype)
+
+
+def _prepared(inputs: Tensor, contract: Contract, dtype: torch.dtype) -> Tensor:
+    return prepare(inputs, contract).to(dtype)
 
 
 def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
@@ -251,6 +287,17 @@ def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
 
 def _on_cpu(values: Any) -> Any:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _refuse_text(targets: Any) -> None:
+    cells = np.asarray(targets, dtype=object).ravel().tolist()
+    if text := [each for each in cells if isinstance(each, str | bytes)]:
+        raise TaskError(
+            f"targets are text, such as {shown(text[0])}, and a regressor predicts numbers; use a "
+            "classifier"
+        )
+    if any(each is None for each in cells):
+        raise TaskError("None is among the targets. Mend or drop those rows first")
 
 
 def _given(y: Any) -> Any:

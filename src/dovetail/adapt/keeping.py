@@ -210,7 +210,7 @@ def _restored(
     estimator.direction_, estimator.constant_ = tensors["direction"], tensors["constant"]
     _must_be(estimator.direction_, (estimator.linear_.size,), "direction")
     estimator.follows_network_ = facts.follows_network
-    estimator.prior_ = Chosen(facts.layers, facts.noise if facts.classes is None else 1.0)
+    estimator.prior_ = Chosen(facts.prior, facts.noise if facts.classes is None else 1.0)
     estimator._scales, estimator.scales_ = facts.scales, facts.scales_shown
     estimator.log_evidence_, estimator.rows_ = facts.log_evidence, facts.rows
     estimator.plan_ = facts.plan
@@ -224,9 +224,11 @@ def _restored(
         estimator.feature_names_in_ = np.array(facts.feature_names, dtype=object)
     if facts.classes is None:
         estimator.noise_, estimator.was_flat_ = facts.noise, facts.was_flat
+        estimator.centre_ = estimator.constant_
     else:
         estimator.classes_ = facts.classes.array()
         estimator.temperature_, estimator.mean_ = facts.temperature, facts.mean
+        estimator.mean_temperature_, estimator.seed_ = facts.mean_temperature, facts.seed
     if facts.posterior is not None:
         held = {
             name.removeprefix("posterior."): tensor

@@ -83,7 +83,7 @@ class Facts:
     example: tuple[int, ...]
     mean: str
     follows_network: bool
-    layers: dict[str, float]
+    prior: dict[str, float]
     scales: dict[str, float]
     scales_shown: dict[str, float]
     noise: float
@@ -96,6 +96,8 @@ class Facts:
     was_flat: bool = False
     classes: Classes | None = None
     temperature: float = 1.0
+    mean_temperature: float = 1.0
+    seed: int = 0
     posterior: Kept | None = None
 
 
@@ -127,7 +129,7 @@ def taken(estimator: Linearized, data: bool) -> tuple[Facts, dict[str, Tensor]]:
         tuple(estimator._example.shape[1:]),
         str(getattr(estimator, "mean_", estimator.mean)),
         estimator.follows_network_,
-        dict(prior.layers),
+        dict(prior.scales),
         dict(estimator._scales),
         dict(estimator.scales_),
         float(getattr(estimator, "noise_", 1.0)),
@@ -140,6 +142,8 @@ def taken(estimator: Linearized, data: bool) -> tuple[Facts, dict[str, Tensor]]:
         getattr(estimator, "was_flat_", False),
         _classes(estimator),
         float(getattr(estimator, "temperature_", 1.0)),
+        float(getattr(estimator, "mean_temperature_", 1.0)),
+        int(getattr(estimator, "seed_", 0)),
         kept,
     )
     return facts, tensors

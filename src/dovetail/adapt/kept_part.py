@@ -49,7 +49,7 @@ def _fill(module: Linearised, estimator: Linearized) -> None:
     for name, tensor in module.direction.named_buffers():
         tensor.copy_(found[f"body.{name}"].reshape(tensor.shape))
     module.constant.copy_(constant)
-    module.temperature.fill_(getattr(estimator, "temperature_", 1.0))
+    module.temperature.fill_(getattr(estimator, "mean_temperature_", 1.0))
     projection = estimator.network_.projection
     if module.projection is not None and projection is not None:
         module.projection.copy_(projection)
@@ -80,7 +80,7 @@ def _origin(estimator: Linearized) -> Origin:
         "prior": {name: float(scale) for name, scale in estimator.scales_.items()},
     }
     if hasattr(estimator, "classes_"):
-        settings |= {"temperature": estimator.temperature_, "link": estimator.link}
+        settings |= {"temperature": estimator.mean_temperature_, "link": "mean"}
     else:
         settings["noise"] = estimator.noise_
     if estimator.rows_:

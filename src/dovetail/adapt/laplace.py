@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 MOST_STEPS = 100
+ENOUGH_BY_ROUNDING = 1e-6
 ENOUGH = 1e-10
 """The gain of a step, a label, below which the mode is reached."""
 
@@ -99,8 +101,16 @@ def mode_of(
             if gain >= 0:
                 break
             size /= 2
-        if gain >= 0:
-            dual, value, logits = dual + size * step, further, there
+        if gain < 0:
+            # No step gains: rounding at the mode, or a direction that is none.
+            promised = float((slope.flatten() - dual.flatten()) @ (kernel @ step.flatten()))
+            if promised > max(enough, ENOUGH_BY_ROUNDING) * n:
+                raise ConvergenceError(
+                    "Newton's method found no better step although the slope promises one; scale "
+                    "the network's outputs or the prior down"
+                )
+            break
+        dual, value, logits = dual + size * step, further, there
         if gain <= enough * n:
             break
     else:
@@ -141,7 +151,7 @@ def condition_on_labels(
         kernel = features.gram(scales=scales).reshape(rows, rows)
     used = centred(kernel, mean.shape[1])
     dual, root, lower, log_evidence = mode_of(used, mean, labels, start)
-    facts = {"method": "laplace", "rows": rows, "bytes": 2 * lower.nbytes}
+    facts = _facts(lower)
     return FunctionPosterior(
         (features,),
         dict(scales),
@@ -181,7 +191,12 @@ def with_more_labels(
         dual=dual,
         log_evidence=log_evidence,
         kernel=kernel,
+        diagnostics=_facts(lower),
     )
+
+
+def _facts(lower: Tensor) -> dict[str, Any]:
+    return {"method": "laplace", "rows": len(lower), "bytes": 2 * lower.nbytes}
 
 
 def _unwhitened(root: Tensor, columns: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class LinearModel:
     def outputs(self, x: Tensor) -> Tensor:
         r"""What the network says, :math:`f_\theta(x)`, float64 ``[n, o]``."""
         said = []
-        mode = self.module.training
+        modes = {child: child.training for child in self.module.modules()}
         self.module.eval()
         try:
             with torch.no_grad():
@@ -77,10 +77,12 @@ class LinearModel:
             if isinstance(error, ContractError):
                 raise
             raise ContractError(
-                f"the network does not take inputs of shape {list(x.shape)}: {first_line(error)}"
+                f"the network does not take inputs of shape {list(x.shape[1:])}: "
+                f"{first_line(error)}"
             ) from error
         finally:
-            self.module.train(mode)
+            for child, training in modes.items():
+                child.training = training
         return torch.cat(said)
 
     def features(self, x: Tensor, *, memory: int = 2**31) -> TangentFeatures:
@@ -101,7 +103,7 @@ class LinearModel:
 
     def pull(self, x: Tensor, u: Tensor) -> Tensor:
         r"""What outputs ask of the weights, :math:`J_\theta(x)^\top u`, float64 ``[p]``."""
-        total = torch.zeros(self.size, dtype=torch.float64)
+        total = torch.zeros(self.size, dtype=torch.float64, device=x.device)
         for some, wanted in zip(self._batches(x), torch.split(u, self.batch_size), strict=True):
             around = Parametrised(self.module, some, list(self.names))
             value, leaves = around.forward()

@@ -99,16 +99,24 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
 
     def _given(self, module: nn.Module, raw: Tensor) -> int:
         """How many numbers a network gives for an input, maps averaged over their positions."""
+        readout = Readout(module, 1)
         with torch.no_grad():
-            return int(Readout(module, 1).projected(self._first(module, raw)).shape[1])
+            several, one = (readout.projected(self._first(module, raw[:n])) for n in (2, 1))
+        if several.shape[1] != one.shape[1] or len(one) != 1:
+            raise ContractError(
+                f"the network gives {list(one.shape)} for one input and {list(several.shape)} for "
+                f"{len(raw[:2])}: look for a squeeze() that takes the batch axis, too"
+            )
+        return int(several.shape[1])
 
     def _first(self, module: nn.Module, raw: Tensor) -> Tensor:
-        x = self._prepare(raw[:2])
+        x = self._prepare(raw)
         try:
             outputs = module(x)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ContractError(
-                f"the network does not take inputs of shape {list(x.shape)}: {first_line(error)}"
+                f"the network does not take inputs of shape {list(x.shape[1:])}: "
+                f"{first_line(error)}"
             ) from error
         return outputs  # type: ignore[no-any-return]
 

@@ -5,25 +5,25 @@ r"""From a Gaussian over logits to probabilities of classes.
 has no closed form.  ``"mc"`` draws :math:`g`; ``"probit"`` shrinks each mean by its uncertainty,
 :math:`\mu_c / \sqrt{1 + \pi v_c / 8}`; ``"mean"`` forgets the uncertainty.  What all classes
 have in common does not change a softmax, so :math:`v` is the variance of :math:`g_c` less the mean
-over classes.
+of the others; with two classes that is MacKay's formula for the difference of their logits.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from dovetail.core.errors import SettingsError, nearest
-from dovetail.core.seeds import generator
 
 __all__ = ["Link", "probabilities"]
 
 Link = Literal["mc", "probit", "mean"]
 
-DRAWS = 512
+DRAWS = 512  # evenly spread, which is worth many times as many at random
 
 
 def probabilities(
@@ -55,7 +55,9 @@ def probabilities(
     mean = mean - mean.mean(1, keepdim=True)
     apart = _apart(covariance.double())
     if link == "probit":
-        variance = apart.diagonal(dim1=1, dim2=2).clamp(min=0)
+        classes = mean.shape[1]
+        # A logit less the mean of all is (c - 1) / c of it less the mean of the others.
+        variance = apart.diagonal(dim1=1, dim2=2).clamp(min=0) * (classes / (classes - 1)) ** 2
         return (mean / (1 + math.pi / 8 * variance).sqrt() / temperature).softmax(1)
     return _drawn(mean, apart, temperature, seed)
 
@@ -68,8 +70,9 @@ def _apart(covariance: Tensor) -> Tensor:
 
 def _drawn(mean: Tensor, covariance: Tensor, temperature: float, seed: int) -> Tensor:
     classes = mean.shape[1]
-    half = torch.randn(DRAWS // 2, classes, dtype=mean.dtype, generator=generator(seed, "link"))
-    draws = torch.cat([half, -half])  # in pairs: the mean of the logits is exact
+    sobol: Any = SobolEngine  # which torch has not annotated
+    even: Tensor = sobol(classes, scramble=True, seed=seed).draw(DRAWS, dtype=mean.dtype)
+    draws = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9)).to(mean.device)
     values, basis = torch.linalg.eigh((covariance + covariance.transpose(1, 2)) / 2)
     root = basis * values.clamp(min=0).sqrt()[:, None, :]
     found = torch.empty_like(mean)

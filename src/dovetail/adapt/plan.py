@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import TypeAlias
 
@@ -40,6 +41,7 @@ PRODUCTS = 30  # of conjugate gradients, as a guess
 NEWTON = 10
 STEPS, BATCH = 1000, 128  # of stochastic variational inference
 BLOCK = 2**27  # bytes of one block of a product or of rows, some of which are held at a time
+ONCE = 2.0  # seconds of a trial from which on it is not repeated
 FEATURES = 2**31  # the most of features that are kept for a Gram matrix
 
 
@@ -84,8 +86,8 @@ class Plan:
     'cg'
     >>> print(plan)
     50000 inputs, 1 output, 800000 parameters; 9.3 GiB of memory
-      function   about 55.9 GiB   about   7 min   does not fit
-      cg         about  1.9 GiB   about   1 min   taken: the first that fits
+      function   about   55.9 GiB   about 7 min      does not fit
+      cg         about    1.9 GiB   about 1 min      taken: the first that fits
     """
 
     sizes: Sizes
@@ -120,19 +122,15 @@ class Plan:
 
     def __str__(self) -> str:
         s = self.sizes
-        outputs = "output" if s.outputs == 1 else "outputs"
-        lines = [
-            f"{s.inputs} inputs, {s.outputs} {outputs}, {s.parameters} parameters; "
-            f"{self.memory / 2**30:.1f} GiB of memory"
-        ]
+        lines = [f"{_problem(s)}; {_amount(self.memory)} of memory"]
         chosen = self._chosen()
         for way in self.ways:
             word = "" if self.fits(way) else "does not fit"
             if way is chosen:
                 word = f"taken: {self._why()}"
             lines.append(
-                f"  {way.method:<10} about {way.memory / 2**30:4.1f} GiB   "
-                f"about {_duration(way.seconds)}   {word}".rstrip()
+                f"  {way.method:<10} about {_amount(way.memory):>10}   "
+                f"{_duration(way.seconds):<14}   {word}".rstrip()
             )
         return "\n".join(lines)
 
@@ -172,8 +170,8 @@ class Plan:
             remedies += [f"method={name!r}" for name in others]
         remedies.append("give more memory=")
         return (
-            f"{which} for {s.inputs} inputs, {s.outputs} outputs and {s.parameters} parameters "
-            f"fits in {self.memory / 2**30:.2g} GiB: it takes about {least / 2**30:.2g} GiB. "
+            f"{which} for {_problem(s)} fits in {_amount(self.memory)}: it takes about "
+            f"{_amount(least)}. "
             f"Either {', or '.join(remedies)}."
         )
 
@@ -203,17 +201,22 @@ def plan_for(
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SettingsError(f"a plan is for a number of inputs from 1, got {shown(n)}")
-    if memory is not None and (isinstance(memory, bool) or not memory > 0):
+    if memory is not None and not _is_amount(memory):
         raise SettingsError(f"memory is a number of bytes above 0, got {shown(memory)}")
-    began = time.perf_counter()
     copies = example[:1].expand(min(n, 16), *example.shape[1:]).contiguous()
-    features = linear.features(copies)
+    features = linear.features(copies, memory=0)  # so that it computes them again
+    for _ in range(2):  # the first call has costs of its own
+        began = time.perf_counter()
+        factors = features.factors(0)
+        taken = time.perf_counter() - began
+        if taken > ONCE:
+            break
     held: dict[int, int] = {}  # a bias shares what it holds with the matrix beside it
-    for one in features.factors(0).values():
+    for one in factors.values():
         for tensor in (one.inputs, one.grads) if isinstance(one, Outer) else (one.rows,):
             held[tensor.data_ptr()] = tensor.nbytes
     count = features.slices[0].stop
-    seconds = (time.perf_counter() - began) / len(copies)
+    seconds = taken / count
     each = sum(held.values()) // count
     sizes = Sizes(n, features.width, features.size, each, seconds)
     known = LABELS if labels else NUMBERS
@@ -330,13 +333,35 @@ def _most(method: str, sizes: Sizes, of: str, memory: int) -> int:
 
 
 def _duration(seconds: float) -> str:
-    """In the unit that reads best, eight characters or so.
+    """In the unit that reads best.
 
     >>> _duration(0.02), _duration(75), _duration(7200)
-    ('  < 1 s', '  1 min', '  2 h  ')
+    ('under a second', 'about 1 min', 'about 2 h')
     """
     if seconds < 1:
-        return "  < 1 s"
+        return "under a second"
     if seconds < 60:
-        return f"{seconds:3.0f} s  "
-    return f"{seconds / 60:3.0f} min" if seconds < 5400 else f"{seconds / 3600:3.0f} h  "
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.0f} h"
+
+
+def _amount(count: int) -> str:
+    """Bytes in the unit that reads best.
+
+    >>> _amount(300), _amount(5000), _amount(3 * 2**29)
+    ('300 B', '4.9 KiB', '1.5 GiB')
+    """
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 2**power:
+            return f"{count / 2**power:.1f} {unit}"
+    return f"{count} B"
+
+
+def _problem(s: Sizes) -> str:
+    counts = {"input": s.inputs, "output": s.outputs, "parameter": s.parameters}
+    return ", ".join(f"{n} {word}" + "s" * (n != 1) for word, n in counts.items())
+
+
+def _is_amount(memory: object) -> bool:
+    real = isinstance(memory, Real) and not isinstance(memory, bool)
+    return real and 0 < float(memory) < float("inf")  # type: ignore[arg-type]

@@ -39,6 +39,9 @@ __all__ = [
     "without_negatives",
 ]
 
+MOST = 1e13
+"""How much larger than the noise the prior may be; beyond, sums lose the digits that matter."""
+
 
 def whitened(root: Tensor, columns: Tensor) -> Tensor:
     r"""Multiply columns ``[n o, m]`` by :math:`R^\top`; ``root`` is ``[n, o, o]`` or ``[n, o]``.
@@ -61,14 +64,7 @@ def factor(kernel: Tensor, root: Tensor) -> Tensor:
     """
     between = whitened(root, whitened(root, kernel).T)
     between.diagonal().add_(1.0)
-    lower: Tensor
-    lower, info = torch.linalg.cholesky_ex(between)
-    if int(info):
-        raise TaskError(
-            "the kernel of these inputs is not positive: the network's outputs or gradients are "
-            "too large for float64 to add one to them; scale the inputs or the network down"
-        )
-    return lower
+    return _root_of(between)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +167,7 @@ class FunctionPosterior:
             dual=dual,
             log_evidence=log_evidence,
             residual=whole,
+            diagnostics=_facts(lower, str(self.diagnostics.get("method", "function"))),
         )
 
     def cross(self, new: TangentFeatures) -> Tensor:
@@ -236,7 +233,7 @@ def condition_on_functions(
     root = noise.rsqrt()
     lower = factor(kernel, root)
     dual, log_evidence = _solved(lower, root, residual)
-    facts = {"method": "function", "rows": rows, "bytes": lower.nbytes, "condition": _spread(lower)}
+    facts = _facts(lower, "function")
     return FunctionPosterior(
         (features,), dict(scales), root, lower, dual, log_evidence, residual, diagnostics=facts
     )
@@ -280,7 +277,7 @@ def extended(lower: Tensor, root: Tensor, across: Tensor, prior: Tensor, added: 
     corner.diagonal().add_(1.0)
     grown = lower.new_zeros(size + extra, size + extra)
     grown[:size, :size], grown[size:, :size] = lower, below
-    grown[size:, size:] = torch.linalg.cholesky(corner)
+    grown[size:, size:] = _root_of(corner)
     return grown
 
 
@@ -313,6 +310,29 @@ def _solved(lower: Tensor, root: Tensor, residual: Tensor) -> tuple[Tensor, floa
         - 0.5 * residual.numel() * math.log(2 * math.pi)
     )
     return dual.reshape(residual.shape), log_evidence
+
+
+def _root_of(matrix: Tensor) -> Tensor:
+    """The lower factor of what should have no eigenvalue below one."""
+    largest = float(matrix.diagonal().max())
+    lower: Tensor
+    lower, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) or not largest < MOST:
+        raise TaskError(
+            f"the prior's variance is {largest:.1e} times the noise's, which float64 cannot tell "
+            "from noise of nothing: give more noise or a smaller prior, or scale targets that "
+            "are far from zero"
+        )
+    return lower
+
+
+def _facts(lower: Tensor, method: str) -> dict[str, Any]:
+    return {
+        "method": method,
+        "rows": len(lower),
+        "bytes": lower.nbytes,
+        "condition": _spread(lower),
+    }
 
 
 def _spread(lower: Tensor) -> float:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ __all__ = [
     "few_of_each",
     "label_prior",
     "number_prior",
+    "offset_variance",
 ]
 
 ROWS = 1500
@@ -44,50 +46,59 @@ LEAST = 1e-10
 """The least variance that noise is found to have, in units of the targets' mean square."""
 
 WIDE = 100.0
-"""The prior variance of an offset, in units of the targets' mean square."""
+"""The prior variance of an offset, in units of the targets' variance."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A variance for each layer, and one for the noise.
+    """A variance for each parameter, and one for the noise.
 
     Attributes:
-        layers: The prior's variance by layer.
+        scales: The prior's variance by parameter name; not of the offset.
         noise: The noise's variance; 1 for classes, which have none.
     """
 
-    layers: dict[str, float]
+    scales: dict[str, float]
     noise: float = 1.0
 
-    def scales(self, model: LinearModel, offset: float) -> dict[str, float]:
-        """The same by parameter name; ``offset`` is the variance of the offset, if it moves."""
-        by_name = {
-            name: self.layers[layer] for layer, names in model.groups.items() for name in names
-        }
-        return by_name | ({OFFSET: offset} if OFFSET in by_name else {})
+    def named(self, model: LinearModel) -> dict[str, float]:
+        """As the user calls them: by layer, or by parameter where those of a layer differ."""
+        shown_as: dict[str, float] = {}
+        for layer, names in _groups(model).items():
+            values = {name: self.scales[name] for name in names}
+            if len(set(values.values())) == 1:
+                shown_as[_plain(layer)] = values[names[0]]
+            else:
+                shown_as |= {_plain(name): value for name, value in values.items()}
+        return shown_as
 
 
 def checked_prior(prior: Any, model: LinearModel) -> dict[str, float] | None:
-    """What is known of the prior by layer, or None where it is to be found.
+    """What is known of the prior by parameter name, or None where it is to be found.
 
     >>> from torch import nn
     >>> model = LinearModel(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)))
-    >>> checked_prior({"0": 2.0, "*": 1.0}, model)
-    {'0': 2.0, '1': 1.0}
+    >>> checked_prior({"0": 2.0, "*.bias": 0.5, "*": 1.0}, model)
+    {'0.weight': 2.0, '0.bias': 2.0, '1.weight': 1.0, '1.bias': 0.5}
     """
-    if prior in ("evidence", "layers"):
+    if isinstance(prior, str) and prior in ("evidence", "layers"):
         return None
-    layers = [layer for layer in model.groups if model.groups[layer] != (OFFSET,)]
+    names = [name for name in model.names if name != OFFSET]
     if isinstance(prior, Mapping):
-        return {layer: _named(prior, layer, model.groups[layer]) for layer in layers} | _offset(
-            prior, model
-        )
+        return _by_mapping(prior, model, names)
     if not _is_variance(prior):
         raise SettingsError(
             "prior is 'evidence', 'layers', a variance above 0, or a mapping of layers to "
             f"variances; got {shown(prior)}"
         )
-    return dict.fromkeys(layers, float(prior)) | _offset({}, model)
+    return dict.fromkeys(names, float(prior))
+
+
+def offset_variance(prior: Any) -> float | None:
+    """What a mapping says of the offset, if it does."""
+    if isinstance(prior, Mapping) and OFFSET in prior:
+        return _variance(prior[OFFSET], OFFSET)
+    return None
 
 
 def checked_noise(noise: Any) -> float | None:
@@ -114,7 +125,7 @@ def few_of_each(labels: Tensor, classes: int, seed: int) -> Tensor:
     >>> few_of_each(torch.tensor([0, 1, 0, 1]), 2, seed=0)
     tensor([0, 1, 2, 3])
     """
-    most = max(2 * classes, LABEL_ROWS // classes)
+    most = max(4, LABEL_ROWS // classes)
     if len(labels) <= most:
         return torch.arange(len(labels))
     order = torch.randperm(len(labels), generator=generator(seed, "tuning"))
@@ -134,6 +145,7 @@ def number_prior(
     noise: float | None,
     *,
     constant: bool,
+    least: float = 0.0,
 ) -> Chosen:
     """The prior and noise for numbers, by the evidence of one task or several.
 
@@ -143,25 +155,25 @@ def number_prior(
         prior: As the user gave it.
         noise: The variance, or None to find it.
         constant: Whether an offset takes the mean of the residuals.
+        least: The least variance that noise is found to have: targets that leave nothing to
+            explain would have noise of nothing, to divide by.
     """
     known = checked_prior(prior, model)
-    groups = {layer: names for layer, names in model.groups.items() if names != (OFFSET,)}
-    # Targets that leave nothing to explain would have noise of nothing, to divide by.
-    least = 0.0
-    if noise is None:
-        least = LEAST * max(float(residual.square().mean()) for _, residual, _ in tasks)
+    groups = {"": [name for name in model.names if name != OFFSET]}
+    if prior == "layers" and known is None:
+        groups = {layer: list(names) for layer, names in _groups(model).items()}
     problems = []
     for features, residual, relative in tasks:
-        kernels = features.grams(groups)
-        if known is not None:
-            kernels = {layer: known[layer] * kernel for layer, kernel in kernels.items()}
+        rows, outputs = residual.numel(), residual.shape[1]
+        if known is None:
+            kernels = features.grams(groups)
+        else:
+            kernels = {"": features.gram(scales=known | {OFFSET: 0.0})}
         if not any(bool(kernel.any()) for kernel in kernels.values()):
             raise ContractError(
                 "no chosen parameter reaches the outputs: none is used, the network detaches "
                 "them, or the prior's variances are zero; choose others by params="
             )
-        rows = residual.numel()
-        outputs = residual.shape[1]
         ones = torch.eye(outputs, dtype=residual.dtype).repeat(len(residual), 1)
         problems.append(
             Problem(
@@ -173,14 +185,14 @@ def number_prior(
         )
     if known is not None:
         found = tune(problems, scale=1.0, noise=noise)
-        return Chosen(known, max(found.noise, least))
-    if prior == "layers":
-        found = tune_layers(problems, noise=noise)
-        layers = _spread(groups, found.scales) | _offset({}, model)
-        return Chosen(layers, max(found.noise, least))
-    found = tune(problems, noise=noise)
-    layers = dict.fromkeys(groups, found.scales[0]) | _offset({}, model)
-    return Chosen(layers, max(found.noise, least))
+        return Chosen(known, found.noise if noise is not None else max(found.noise, least))
+    found = tune_layers(problems, noise=noise) if prior == "layers" else tune(problems, noise=noise)
+    scales = {
+        name: value
+        for value, names in zip(found.scales, groups.values(), strict=True)
+        for name in names
+    }
+    return Chosen(scales, found.noise if noise is not None else max(found.noise, least))
 
 
 def label_prior(
@@ -195,36 +207,47 @@ def label_prior(
         kernels = features.grams(model.groups)
         flat = tuple(kernel.reshape(rows, rows) for kernel in kernels.values())
         scales, _ = tune_label_layers(flat, mean, labels)
-        return Chosen(_spread(model.groups, scales))
+        named = zip(scales, model.groups.values(), strict=True)
+        return Chosen({name: scale for scale, names in named for name in names})
     scale, _ = tune_label_scale(features.gram().reshape(rows, rows), mean, labels)
-    return Chosen(dict.fromkeys(model.groups, scale))
+    return Chosen(dict.fromkeys(model.names, scale))
 
 
-def _spread(groups: Mapping[str, Any], scales: Sequence[float]) -> dict[str, float]:
-    return dict(zip(groups, scales, strict=True))
+def _groups(model: LinearModel) -> dict[str, tuple[str, ...]]:
+    """Layers and their parameters, but for the offset."""
+    return {layer: names for layer, names in model.groups.items() if names != (OFFSET,)}
 
 
-def _offset(prior: Mapping[str, float], model: LinearModel) -> dict[str, float]:
-    """The layer that holds the offset, whose variance is chosen elsewhere."""
-    return {
-        layer: float(prior.get(OFFSET, math.nan))
-        for layer, names in model.groups.items()
-        if names == (OFFSET,)
-    }
+def _plain(name: str) -> str:
+    """As the user's network calls it."""
+    return name.removeprefix("body.")
 
 
-def _named(prior: Mapping[str, float], layer: str, names: Sequence[str]) -> float:
-    """The variance of a layer: by its name, a parameter's, or the first pattern that fits."""
-    for wanted in (layer, layer.removeprefix("body."), *names):
-        if wanted in prior:
-            return _variance(prior[wanted], wanted)
-    for pattern, value in prior.items():
-        if any(fnmatchcase(name.removeprefix("body."), pattern) for name in (layer, *names)):
-            return _variance(value, pattern)
-    raise SettingsError(
-        f"the prior says nothing of the layer {layer.removeprefix('body.')!r}"
-        f"{nearest(layer, list(prior))}; name it, or give '*' for all others"
-    )
+def _by_mapping(
+    prior: Mapping[str, Any], model: LinearModel, names: Sequence[str]
+) -> dict[str, float]:
+    """A variance for each parameter: by its name, its layer's, or the first pattern that fits."""
+    layers = {name: layer for layer, held in model.groups.items() for name in held}
+    found: dict[str, float] = {}
+    used: set[str] = {OFFSET}
+    for name in names:
+        plain, layer = _plain(name), _plain(layers[name])
+        fits = [key for key in (plain, layer) if key in prior]
+        fits += [key for key in prior if fnmatchcase(plain, key) or fnmatchcase(layer, key)]
+        if not fits:
+            raise SettingsError(
+                f"the prior says nothing of {plain!r}; name it or its layer {layer!r}, or give '*' "
+                "for all others"
+            )
+        used.update(fits)
+        found[name] = _variance(prior[fits[0]], fits[0])
+    if stray := [key for key in prior if key not in used]:
+        layer_names = list(dict.fromkeys(_plain(layer) for layer in layers.values()))
+        raise SettingsError(
+            f"the prior names {shown(stray[0])}, which is no layer or parameter that moves"
+            f"{nearest(str(stray[0]), layer_names)}"
+        )
+    return found
 
 
 def _variance(value: Any, name: str) -> float:
@@ -236,5 +259,5 @@ def _variance(value: Any, name: str) -> float:
 
 
 def _is_variance(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     return number and math.isfinite(value) and value > 0

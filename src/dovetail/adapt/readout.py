@@ -38,8 +38,10 @@ class Readout(nn.Module):
     def __init__(self, body: nn.Module, width: int, projection: Tensor | None = None) -> None:
         super().__init__()
         self.body = body
-        self.register_buffer("projection", projection)
-        self.offset = nn.Parameter(torch.zeros(width))
+        own = (each.dtype for each in body.parameters() if each.is_floating_point())
+        dtype = next(own, torch.float32)  # what the body computes in
+        self.register_buffer("projection", None if projection is None else projection.to(dtype))
+        self.offset = nn.Parameter(torch.zeros(width, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[n, o]``."""
@@ -53,7 +55,7 @@ class Readout(nn.Module):
                 "gives the one to adapt"
             )
         rows = outputs.flatten(2).mean(2) if outputs.ndim > 2 else outputs
-        rows = rows[:, None] if rows.ndim == 1 else rows
+        rows = rows.reshape(-1, 1) if rows.ndim < 2 else rows
         return rows if self.projection is None else rows @ self.projection
 
 

@@ -19,7 +19,14 @@ from dovetail.adapt.linearized import Linearized
 from dovetail.adapt.parameter_space import condition_in_parameters
 from dovetail.adapt.plan import Plan, plan_for
 from dovetail.adapt.posterior import condition_on_functions
-from dovetail.adapt.priors import WIDE, checked_noise, few, number_prior
+from dovetail.adapt.priors import (
+    LEAST,
+    WIDE,
+    checked_noise,
+    few,
+    number_prior,
+    offset_variance,
+)
 from dovetail.adapt.readout import OFFSET
 from dovetail.core.errors import SettingsError, TaskError, shown
 
@@ -27,6 +34,8 @@ __all__ = ["LinearizedRegressor"]
 
 METHODS = ("auto", "function", "parameter", "cg")
 MEANS = ("constant", "zero", "network", "origin")
+ROUNDING = 1e-26
+"""The variance of float64's rounding of targets, in units of their mean square, with some room."""
 
 
 class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
@@ -46,6 +55,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         prior: The variance of the weights: ``"evidence"`` for the one that explains the data best,
             ``"layers"`` for one a layer, a number, or a mapping of layers to numbers.
         noise: The variance of the noise: ``"evidence"`` or a number.
+        centre: For ``mean="constant"``, where the offset's wide prior is centred: a number for
+            each output; the mean of the targets unless said.
         projection: ``"auto"`` for a fixed random one where the network gives another number of
             outputs, ``"fixed"`` for one in any case, or a matrix ``[d, o]``.
         method: ``"function"`` (a factor of ``n o`` rows), ``"parameter"`` (one of ``p``), ``"cg"``
@@ -54,8 +65,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         memory: Bytes that may be used; what is free unless said.
         random_state: Of the default network, the projection, and which rows the prior is tuned on.
 
-    After :meth:`fit`: ``scales_`` (prior variances by layer), ``noise_``, ``log_evidence_``,
-    ``posterior_``, ``plan_``, ``diagnostics_``.
+    After :meth:`fit`: ``scales_`` (prior variances by layer), ``noise_``, ``centre_``,
+    ``log_evidence_``, ``posterior_``, ``plan_``, ``diagnostics_``.
 
     >>> x = np.linspace(-2, 2, 20)[:, None]
     >>> model = LinearizedRegressor().fit(x, np.sin(2 * x[:, 0]))
@@ -73,6 +84,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         mean: Any = "constant",
         prior: Any = "evidence",
         noise: Any = "evidence",
+        centre: Any = None,
         projection: Any = "auto",
         method: Any = "auto",
         tolerance: Any = 1e-2,
@@ -85,6 +97,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         self.mean = mean
         self.prior = prior
         self.noise = noise
+        self.centre = centre
         self.projection = projection
         self.method = method
         self.tolerance = tolerance
@@ -107,7 +120,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         x = self._prepare(raw)
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
-        residual = targets - self._prior_mean(x, self.mean)
+        self.centre_ = self._centred_at(targets)
+        residual = targets - self.centre_ - self._prior_mean(x, self.mean)
         relative = None if noise is None else _variances(noise, targets)
         some = few(len(x), targets.shape[1], seed_of(self.random_state))
         known_noise = checked_noise(self.noise) if relative is None else 1.0
@@ -118,6 +132,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
             self.prior,
             known_noise,
             constant=self.mean == "constant",
+            least=_least_noise(targets, residual),
         )
         self.noise_ = self.prior_.noise if relative is None else float(relative.median())
         self._set_scales(residual)
@@ -157,7 +172,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
             one._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
             some = few(len(raw), targets.shape[1], seed_of(self.random_state))
             x = one._prepare(raw[some])
-            found.append((one, x, targets[some] - one._prior_mean(x, self.mean)))
+            centred = targets[some] - self._centred_at(targets)
+            found.append((one, x, centred - one._prior_mean(x, self.mean)))
         if not found:
             raise TaskError("there is no task to share a prior with; give pairs (X, y)")
         first = found[0][0]
@@ -168,11 +184,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
             checked_noise(self.noise),
             constant=self.mean == "constant",
         )
-        layers = {
-            layer.removeprefix("body."): value
-            for layer, value in tuned.layers.items()
-            if first.linear_.groups[layer] != (OFFSET,)
-        }
+        layers = tuned.named(first.linear_)
         shared: LinearizedRegressor = clone(self).set_params(prior=layers, noise=tuned.noise)
         return shared
 
@@ -181,7 +193,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
 
         The same as fitting to all of it with these, but only what is new is computed.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self, "direction_")
         began = time.perf_counter()
         raw = self._inputs(X, reset=False)
         targets, _ = as_numbers(y)
@@ -191,8 +203,9 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
                 f"targets have {targets.shape[1]} columns, those before had "
                 f"{self.network_.offset.numel()}"
             )
+        self._needs_posterior()
         x = self._prepare(raw)
-        residual = targets - self._prior_mean(x, self.mean)
+        residual = targets - self.centre_ - self._prior_mean(x, self.mean)
         relative = None if noise is None else _variances(noise, targets)
         self.posterior_ = self.posterior_.updated(
             self._features(x), residual, self._spread(targets, relative)
@@ -221,6 +234,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         check_is_fitted(self, "direction_")
         if return_std and return_cov:
             raise SettingsError("ask for the standard deviations or for the covariance, not both")
+        if latent and noise is not None:
+            raise SettingsError("latent=True is without noise; leave one of the two out")
         x = self._prepare(self._inputs(X, reset=False))
         means = self._posterior_mean(x)
         shaped = means[:, 0] if self.was_flat_ else means
@@ -256,21 +271,31 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
     def _settle(self, seconds: float) -> None:
         """Keep what predictions need, and what is to be known."""
         self.log_evidence_ = self.posterior_.log_evidence
-        constant = torch.zeros(self.network_.offset.numel(), dtype=torch.float64)
-        self._remember(self.posterior_.weights, constant, self.mean)
+        self._remember(self.posterior_.weights, self.centre_, self.mean)
         self.rows_ = int(self.posterior_.diagnostics.get("rows", 0))
         self.diagnostics_ = {**self.posterior_.diagnostics, "seconds": seconds}
 
+    def _centred_at(self, targets: Tensor) -> Tensor:
+        """Where the offset's prior is centred ``[o]``; zero without one."""
+        outputs = targets.shape[1]
+        if self.mean != "constant":
+            return torch.zeros(outputs, dtype=torch.float64)
+        if self.centre is None:
+            return targets.mean(0)
+        try:
+            given = torch.as_tensor(np.asarray(self.centre, dtype=np.float64)).reshape(-1)
+        except (TypeError, ValueError):
+            given = torch.empty(0)
+        if given.numel() not in (1, outputs) or not bool(given.isfinite().all()):
+            raise SettingsError(f"centre is {outputs} finite numbers, got {shown(self.centre)}")
+        return given.expand(outputs).clone()
+
     def _set_scales(self, residual: Tensor) -> None:
-        wide = WIDE * float(residual.square().mean()) or 1.0
-        known = self.prior.get(OFFSET) if isinstance(self.prior, dict) else None
-        offset = wide if known is None else float(known)
-        self._scales = self.prior_.scales(self.linear_, offset)
-        self.scales_ = {
-            layer.removeprefix("body."): value
-            for layer, value in self.prior_.layers.items()
-            if self.linear_.groups[layer] != (OFFSET,)
-        } | ({OFFSET: offset} if self.mean == "constant" else {})
+        known = offset_variance(self.prior)
+        wide = WIDE * max(float(residual.var(0, correction=0).mean()), self.noise_)
+        offset = {OFFSET: wide if known is None else known} if self.mean == "constant" else {}
+        self._scales = self.prior_.scales | offset
+        self.scales_ = self.prior_.named(self.linear_) | offset
 
     def _spread(self, targets: Tensor, relative: Tensor | None) -> Tensor:
         return torch.full_like(targets, self.noise_) if relative is None else relative
@@ -288,6 +313,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         if self.mean not in MEANS:
             raise SettingsError(f"mean is one of {', '.join(MEANS)}, got {shown(self.mean)}")
         checked_noise(self.noise)
+        if not (isinstance(self.tolerance, float) and 0 < self.tolerance < 1):
+            raise SettingsError(f"tolerance lies between 0 and 1, got {shown(self.tolerance)}")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -295,8 +322,17 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         return tags
 
 
+def _least_noise(targets: Tensor, residual: Tensor) -> float:
+    """What noise is at least found to be: far below what there is to explain, above rounding."""
+    rounding = ROUNDING * float(targets.square().mean())
+    return max(LEAST * float(residual.square().mean()), rounding)
+
+
 def _variances(noise: Any, targets: Tensor) -> Tensor:
-    given = torch.as_tensor(np.asarray(noise, dtype=np.float64))
+    try:
+        given = torch.as_tensor(np.asarray(noise, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise TaskError(f"noise holds variances, numbers above 0; got {shown(noise)}") from None
     given = given.reshape(-1, 1) if given.ndim == 1 else given
     if given.ndim == 0 or len(given) != len(targets) or given.shape[1] not in (1, targets.shape[1]):
         raise TaskError(

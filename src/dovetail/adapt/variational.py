@@ -74,8 +74,8 @@ class VariationalPosterior:
         kl: From the prior, in nats; for the most probable weights half their squared length.
         noise: The variance of Gaussian noise, or ``None`` for classes.
         elbo: Its estimate from each minibatch, in order, for all data; noisy.
-        diagnostics: How many steps, whether it stopped early, the last estimate and its error.  Where
-            it did not stop early the bound was still rising, and more steps may find a better one.
+        diagnostics: How many steps, whether it stopped early, the last estimate and its error.
+            Where it did not stop early the bound still rose, and more steps may find a better one.
     """
 
     model: Around

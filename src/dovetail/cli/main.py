@@ -23,6 +23,7 @@ _COMMANDS = {
     "recombine": "measure every front with every head, without training",
     "reuse": "put shelved parts to use: another domain, front, device, class or task",
     "rank": "rank parts, cut points or epochs for a task, without training",
+    "adapt": "fit a part to few labels, by inference, a probe or fine-tuning",
     "predict": "name the classes of new inputs",
     "shelf": "list, show, add, remove, verify and share parts",
     "report": "make a page of records and of the shelf",

@@ -77,6 +77,8 @@ class Table:
 class Series:
     """One named line, set of points or set of bars; ``low`` and ``high`` bound a band around it.
 
+    ``points`` are marks without a line between them, in a figure of lines: data beside a curve.
+
     >>> Series("train", (1, 2), (0.5, 0.25)).name
     'train'
     """
@@ -86,14 +88,15 @@ class Series:
     y: tuple[float | None, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    points: bool = False
 
 
 @dataclass(frozen=True)
 class Figure:
     """Series on common axes.
 
-    ``"line"``, ``"scatter"`` and ``"bar"`` have x across and y upwards.  The other two have a name
-    for every x:
+    ``"line"``, ``"scatter"`` and ``"bar"`` have x across and y upwards; the numbers across lines
+    and points may be spaced by their logarithm, ``log_x``.  The other two have a name for every x:
 
     ``"interval"``
         One row a name, in the order given, so the best comes first; y is a dot in it, ``low`` and
@@ -114,6 +117,7 @@ class Figure:
     y_label: str = ""
     y_format: str = ""
     log_y: bool = False
+    log_x: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Four networks of one architecture learn different tasks.  Each is cut in two and
 front meets every head.  All shapes match, yet only the pairs that share a space work, and the
 contract knows which before anything runs.  Two are trained again, made to fit, and now their heads
 can be exchanged.  Then a new task comes, and the networks are ranked for it without any training;
-and fifteen small tasks are mapped by how well their parts transfer.
+fifteen small tasks are mapped by how well their parts transfer; and one network is adapted to
+classes that it has never seen, with a handful of labels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from dovetail.core.records import Record, slug
 from dovetail.core.views import Block, Table, Text, View
+from dovetail.flows.demo_adapt import adapted_to_the_rest
 from dovetail.flows.demo_fit import made_to_fit
 from dovetail.flows.demo_rank import map_of_digits, parts_for
 from dovetail.flows.joins import joins_by_depth
@@ -99,10 +101,14 @@ def demo(
     near = map_of_digits(digits, seed=seed)
     tell(_mapped(near))
 
+    tell(_heading("8. A few labels of classes that the network has never seen"))
+    adapted = adapted_to_the_rest(parts["low"], digits, name="low", seed=seed)
+    tell(adapted.view()[:2])
+
     listing = shelf.ls()
     for name, training in zip(tasks, trainings, strict=True):
         training.save(folder / "records" / f"training-{name}.json")
-    measured: tuple[Record, ...] = (joins, depth, fitted, *forecast.records, near)
+    measured: tuple[Record, ...] = (joins, depth, fitted, *forecast.records, near, adapted)
     for record in (*measured, fitting):
         record.save(folder / "records" / f"{slug(record.title)}.json")
     page = write_report(
@@ -120,6 +126,7 @@ def demo(
             "fitted": fitted.to_plain()["data"],
             "ranking": forecast.ranking.to_plain()["data"],
             "reached": forecast.reached,
+            "adapted": adapted.to_plain()["data"],
             "report": str(page),
             "shelf": str(shelf.folder),
             "seconds": seconds,
@@ -178,7 +185,8 @@ def _ending(summary: str, page: Path, shelf: Shelf, seconds: float) -> View:
             f"Try: dovetail shelf ls --shelf {shelf.folder}"
             f"    dovetail join low.front high.back --shelf {shelf.folder}"
             f"    dovetail recombine low high --task digits --shelf {shelf.folder}"
-            f"    dovetail rank digits --shelf {shelf.folder}",
+            f"    dovetail rank digits --shelf {shelf.folder}"
+            f"    dovetail adapt low.front 'digits[7,8,9]' --shelf {shelf.folder}",
             style="note",
         ),
     ]

@@ -24,12 +24,13 @@ Both lie in [0, 1], and are 1 for networks with proportional Jacobians.  No Jaco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError, shown
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, shown
 from dovetail.core.seeds import generator
 from dovetail.lens.similarity_record import JacobianSimilarity
 from dovetail.linalg.parameters import Choice
@@ -40,6 +41,7 @@ from dovetail.tasks.task import Split, Task, as_float
 
 __all__ = ["jacobian_similarity"]
 
+Array = np.ndarray[Any, Any]
 Parts = Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
 
 MEMORY = 2**31
@@ -48,7 +50,7 @@ MEMORY = 2**31
 
 def jacobian_similarity(
     parts: Parts,
-    inputs: Tensor | Task,
+    inputs: Tensor | Array | Task,
     *,
     reading: Literal["parameters", "functions"] = "parameters",
     params: Choice = None,
@@ -66,9 +68,9 @@ def jacobian_similarity(
 
     Args:
         parts: Two or more, each giving ``[n, o]``; or several by name.
-        inputs: ``[n, ...]``, all of them used, or a task, of which ``limit`` examples of a
-            ``split`` are drawn.  Each part gets them through its own preprocessing, a plain module
-            as they are.
+        inputs: A tensor or array ``[n, ...]``, all of it used, or a task, of which ``limit``
+            examples of a ``split`` are drawn.  Each part gets them through its own preprocessing, a
+            plain module as they are.
         reading: ``"parameters"`` (one architecture, corresponding weights) or ``"functions"``.
         params: The parameters that count, by pattern, such as ``"conv*"``; all by default.
         names: What to call parts that come without names.
@@ -136,6 +138,7 @@ def _of_parameters(features: Mapping[str, TangentFeatures]) -> Tensor:
     first, model = several[0]
     for name, other in several[1:]:
         _refuse_other_parameters(first, model, name, other)
+    _refuse_too_large(8 * (len(model) * model.width) ** 2, "fewer inputs")  # one at a time
     sizes = [_size(one.gram()) for _, one in several]
     matrix = torch.eye(len(several), dtype=torch.float64)
     for i, (_, one) in enumerate(several):
@@ -147,12 +150,11 @@ def _of_parameters(features: Mapping[str, TangentFeatures]) -> Tensor:
 
 def _of_functions(features: Mapping[str, TangentFeatures], outputs: str, centred: bool) -> Tensor:
     several = list(features.values())
-    rows = len(several[0]) * (several[0].width if outputs == "full" else 1)
-    if 8 * rows * rows * len(several) > 4 * MEMORY:
-        raise TaskError(
-            f"{len(several)} kernels of {rows} x {rows} numbers do not fit in memory; give fewer "
-            'inputs (limit=), or outputs="trace"'
-        )
+    pairs, widest = len(several[0]) ** 2, max(one.width for one in several)
+    if outputs == "full":
+        _refuse_too_large(8 * pairs * widest**2 * len(several), 'fewer inputs, or outputs="trace"')
+    else:  # every output of one part until they are summed
+        _refuse_too_large(8 * pairs * (len(several) + widest), "fewer inputs")
     kernels = []
     for one in several:
         kernel = one.gram() if outputs == "full" else one.gram(outputs="diagonal").sum(2)
@@ -164,6 +166,14 @@ def _of_functions(features: Mapping[str, TangentFeatures], outputs: str, centred
             shared = float(kernels[i].flatten() @ kernels[j].flatten())
             matrix[i, j] = matrix[j, i] = _cosine(shared, sizes[i], sizes[j])
     return matrix
+
+
+def _refuse_too_large(needed: int, remedy: str) -> None:
+    if needed > MEMORY:
+        raise TaskError(
+            f"the kernels take {needed / 2**30:.1f} GiB, more than the {MEMORY / 2**30:.1f} GiB "
+            f"that are kept; give {remedy} (of a task, by limit=)"
+        )
 
 
 def _centred(kernel: Tensor) -> Tensor:
@@ -206,7 +216,7 @@ def _refuse_other_parameters(
         )
 
 
-def _ready(part: Part | nn.Module, x: Tensor, inputs: Tensor | Task) -> Tensor:
+def _ready(part: Part | nn.Module, x: Tensor, inputs: Tensor | Array | Task) -> Tensor:
     """The inputs as a part's contract wants them; a plain module gets them as they are."""
     if isinstance(inputs, Task):
         if isinstance(part, Part):
@@ -238,19 +248,30 @@ def _named(parts: Parts, names: Sequence[str] | None) -> dict[str, Part | nn.Mod
 
 
 def _drawn(
-    inputs: Tensor | Task, split: Split, limit: int | None, seed: int
+    inputs: Tensor | Array | Task, split: Split, limit: int | None, seed: int
 ) -> tuple[Tensor, dict[str, object]]:
     """The inputs, and where they come from."""
+    if limit is not None and (
+        isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1
+    ):
+        raise SettingsError(f"limit must be a whole number from 1, or None, got {shown(limit)}")
     if isinstance(inputs, Task):
-        if limit is not None and limit < 1:
-            raise SettingsError(f"limit must be at least 1, got {limit}")
         x, _ = inputs.subset(split)
         if limit is not None and limit < len(x):
             order = torch.randperm(len(x), generator=generator(seed, "similarity"))
             x = x[order[:limit].sort().values]
         where: dict[str, object] = {"task": inputs.name, "split": split, "seed": seed}
     else:
-        x, where = inputs, {}
+        x, where = _as_tensor(inputs), {}
     if not isinstance(x, Tensor) or x.ndim == 0 or len(x) == 0:
         raise TaskError("inputs are a Task, or a tensor [n, ...] of at least one example")
     return x, where
+
+
+def _as_tensor(inputs: Tensor | Array) -> Tensor:
+    if not isinstance(inputs, np.ndarray):
+        return inputs
+    try:
+        return torch.from_numpy(np.array(inputs))
+    except TypeError as error:
+        raise TaskError(f"inputs are numbers: {first_line(error)}") from None

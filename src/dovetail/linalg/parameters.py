@@ -7,7 +7,8 @@ always in evaluation mode, never touching the module it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TypeAlias
@@ -20,7 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
 
-__all__ = ["Choice", "Parametrised", "Vector", "by_layer", "chosen_parameters"]
+__all__ = ["Choice", "Parametrised", "Vector", "by_layer", "chosen_parameters", "refuse_lazy"]
 
 Choice: TypeAlias = str | Sequence[str] | Callable[[str, Tensor], bool] | None
 """Patterns of names, a test of name and tensor, or None for all of them."""
@@ -48,11 +49,8 @@ def chosen_parameters(module: nn.Module, params: Choice = None) -> tuple[str, ..
     ...
     dovetail.core.errors.SettingsError: no parameter is called '3.bias'; did you mean ...
     """
+    refuse_lazy(module)
     every = dict(module.named_parameters(remove_duplicate=False))
-    if lazy := [
-        name for name, tensor in every.items() if isinstance(tensor, UninitializedParameter)
-    ]:
-        raise SettingsError(f"{lazy[0]!r} has no shape yet: call the module once on an input")
     first = {id(tensor): name for name, tensor in reversed(every.items())}
     wanted = {first[id(every[name])] for name in _matching(every, params)}
     if not wanted:
@@ -64,6 +62,18 @@ def chosen_parameters(module: nn.Module, params: Choice = None) -> tuple[str, ..
                 "numbers; leave it out"
             )
     return tuple(name for name in every if name in wanted)
+
+
+def refuse_lazy(module: nn.Module) -> None:
+    """Refuse a module with layers that wait for an input to learn their shapes.
+
+    >>> refuse_lazy(nn.Linear(2, 3))
+    """
+    if not isinstance(module, nn.Module):
+        return  # something else is wrong with it
+    for name, tensor in module.named_parameters():
+        if isinstance(tensor, UninitializedParameter):
+            raise SettingsError(f"{name!r} has no shape yet: call the module once on an input")
 
 
 def by_layer(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -81,8 +91,15 @@ def by_layer(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _matching(every: Mapping[str, Tensor], params: Choice) -> Iterator[str]:
     if params is None or callable(params):
+        if params is not None:
+            _refuse_other_arguments(params)
         yield from (name for name in every if params is None or params(name, every[name]))
         return
+    if not isinstance(params, Iterable):
+        raise SettingsError(
+            "params is a pattern of names or several, a test of (name, tensor), or None for all "
+            f"parameters, not {shown(params)}"
+        )
     patterns = [params] if isinstance(params, str) else list(params)
     for pattern in patterns:
         if not isinstance(pattern, str):
@@ -91,6 +108,19 @@ def _matching(every: Mapping[str, Tensor], params: Choice) -> Iterator[str]:
         if not found:
             raise SettingsError(f"no parameter is called {shown(pattern)}{nearest(pattern, every)}")
         yield from found
+
+
+def _refuse_other_arguments(test: Callable[[str, Tensor], bool]) -> None:
+    try:
+        signature = inspect.signature(test)
+    except (TypeError, ValueError):  # a builtin that does not say
+        return
+    try:
+        signature.bind("name", None)
+    except TypeError:
+        raise SettingsError(
+            f"params as a test takes two arguments, (name, tensor); this one takes {signature}"
+        ) from None
 
 
 class Parametrised:

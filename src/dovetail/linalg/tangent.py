@@ -128,8 +128,8 @@ class TangentFeatures:
         for name in self.names:
             groups.setdefault(repr(float(scales.get(name, 1.0))), []).append(name)
         total: Tensor | None = None
-        for scale, part in self.grams(groups, other, outputs=outputs).items():
-            part *= float(scale)
+        for scale, names in groups.items():  # one after the other: two matrices at a time
+            part = self.grams({scale: names}, other, outputs=outputs)[scale].mul_(float(scale))
             total = part if total is None else total.add_(part)
         assert total is not None, "some parameter is always chosen"
         return total
@@ -224,7 +224,7 @@ class TangentFeatures:
                 f"the outputs are [{len(self)}, {self.width}], the cotangent "
                 f"{list(cotangent.shape)}; give one number for each output"
             )
-        cotangent = cotangent.reshape(len(self), self.width).to(dtype)
+        cotangent = cotangent.reshape(len(self), self.width).to(self.x.device, dtype)
         total = torch.zeros(self.size, dtype=torch.float64, device=self.x.device)
         sums = self._split(total)
         with _as_evaluated(self.model):

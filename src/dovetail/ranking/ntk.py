@@ -123,6 +123,7 @@ def kernel_alignment(kernel: Tensor, targets: Tensor) -> float:
     1.0
     """
     columns = _columns(kernel, targets)
+    columns = columns - columns.mean(0)
     if targets.is_floating_point():
         spread = columns.std(0)
         columns = columns[:, spread > 0] / spread[spread > 0]
@@ -160,7 +161,7 @@ _SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
 
 
 def _columns(kernel: Tensor, targets: Tensor) -> Tensor:
-    """Centred targets ``[n, k]``; refuses what is no kernel of them."""
+    """Targets ``[n, k]``, one-hot for classes; refuses what is no kernel of them."""
     refuse_other_count(kernel, targets, "the kernel")
     if kernel.shape[1] != len(kernel):
         raise TaskError(f"a kernel is [n, n], got {list(kernel.shape)}")
@@ -173,7 +174,7 @@ def _columns(kernel: Tensor, targets: Tensor) -> Tensor:
         columns = targets.double()
         if not bool((columns != columns[0]).any()):
             raise TaskError("all targets are the same number; there is nothing to predict")
-    return columns - columns.mean(0)
+    return columns
 
 
 class _Rows(nn.Module):

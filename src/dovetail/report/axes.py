@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dovetail.core.views import Figure
@@ -27,6 +27,7 @@ _RIGHT = 18.0
 _LINE = 18.0  # from one line of small text to the next
 _SLANT = math.radians(35)
 _LONGEST = 130.0  # of a name beside or slanted below an axis
+_FEW_PLACES = 6  # on a logarithmic axis, each of which has room for a number
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,11 @@ def _sideways(
     figure: Figure, left: float, right: float
 ) -> tuple[Scale, tuple[tuple[float, str], ...]]:
     values = [float(x) for s in figure.series for x in s.x if math.isfinite(float(x))]
+    inset = 10.0 if figure.kind == "scatter" else 0.0
+    if figure.log_x:
+        return _by_logarithm([x for x in values if x > 0], left + inset, right - inset)
     whole = bool(values) and all(x.is_integer() for x in values)
     low, high = span_of(values)
-    inset = 10.0 if figure.kind == "scatter" else 0.0
     scale = Scale(low, high, left + inset, right - inset)
     for most in (10, 8, 6, 4, 3):
         ticks = [t for t in nice_ticks(low, high, most=most, whole=whole) if low <= t <= high]
@@ -184,6 +187,22 @@ def _sideways(
         if sum(text_width(w) + 14 for w in words) <= right - left:
             break
     return scale, tuple((scale(t), w) for t, w in zip(ticks, words, strict=True))
+
+
+def _by_logarithm(
+    values: Sequence[float], left: float, right: float
+) -> tuple[Scale, tuple[tuple[float, str], ...]]:
+    """From the least to the greatest value; a few whole numbers are ticks themselves."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    if low == high:
+        low, high = max(low / 2, 5e-324), min(high * 2, 1.7e308)
+    scale = Scale(low, high, left, right, log=True)
+    own = sorted(set(values))
+    if not (own and len(own) <= _FEW_PLACES and all(x.is_integer() for x in own)):
+        # Ticks that enclose the values; where none lies within, the ends do.
+        own = [t for t in log_ticks(low, high) if low <= t <= high] or [low, high]
+    words = show_ticks(own, log=True)
+    return scale, tuple((scale(t), w) for t, w in zip(own, words, strict=True))
 
 
 def _heights(figure: Figure) -> Iterator[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.core.views import Figure
-from dovetail.report.axes import WIDTH, lay_out
+from dovetail.report.axes import WIDTH, Frame, lay_out
 from dovetail.report.intervals import draw_intervals
 from dovetail.report.legend import draw_legend
 from dovetail.report.lettering import wrap
@@ -62,12 +62,16 @@ def draw_figure(figure: Figure, *, width: float = WIDTH, titled: bool = True) ->
 def _draw_upright(figure: Figure, *, top: float, width: float) -> Plot:
     """Lines, points and bars: x across, y upwards."""
     frame = lay_out(figure, top=top, width=width)
-    values = [y for series in figure.series for y in series.y if y is not None]
+    log = figure.log_y or figure.log_x
     return Plot(
         frame.draw(figure),
         tuple(draw_series(figure, frame, index) for index in range(len(figure.series))),
         frame.bottom + frame.depth + (26.0 if figure.x_label else 6.0),
         # A gap (None, NaN) is no value; what is a value and has no place is said.
-        sum(1 for y in values if not math.isnan(y) and not frame.y.shows(y)),
-        "not finite" + (", or not positive on a logarithmic axis" if figure.log_y else ""),
+        sum(_is_lost(x, y, frame) for s in figure.series for x, y in zip(s.x, s.y, strict=False)),
+        "not finite" + (", or not positive on a logarithmic axis" if log else ""),
     )
+
+
+def _is_lost(x: float | str, y: float | None, frame: Frame) -> bool:
+    return y is not None and not math.isnan(y) and (not frame.y.shows(y) or frame.across(x) is None)

@@ -30,7 +30,8 @@ def draw_legend(figure: Figure, *, top: float, width: float) -> tuple[str, float
         wide = text_width(clip(one.name, _LONGEST, middle=True)) + 44.0
         if x and x + wide - 20 > width:
             x, y = 0.0, y + _LINE
-        entries.append(_entry(figure.kind, index, one.name, x, y, wide))
+        kind = "scatter" if one.points and figure.kind == "line" else figure.kind
+        entries.append(_entry(kind, index, one.name, x, y, wide))
         x += wide
     return tag("g", *entries, class_="legend"), y - top + 12.0
 

@@ -77,7 +77,7 @@ def draw_series(figure: Figure, frame: Frame, index: int) -> str:
     """
     series = figure.series[index]
     points = placed(series, frame)
-    if figure.kind == "line":
+    if figure.kind == "line" and not series.points:
         runs = [thinned(run) for run in _runs(points)]
         marks = [_line(run) for run in runs]
         shown = [point for run in runs for point in run]

@@ -48,7 +48,7 @@ def outputs_of(
     with evaluating(part.module):
         for start in range(0, len(inputs), batch_size):
             x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
-            output = _run(part, x)
+            output = _run(part, _in_type_of(part, x))
             if not isinstance(output, Tensor):
                 several = len(output) if isinstance(output, tuple | list) else "no"
                 raise ContractError(
@@ -57,6 +57,12 @@ def outputs_of(
                 )
             kept.append(each(output).cpu())
     return torch.cat(kept)
+
+
+def _in_type_of(part: Part, x: Tensor) -> Tensor:
+    """Inputs of floating point in the type of the weights, such as float64 or float16."""
+    own = (each.dtype for each in part.module.parameters() if each.is_floating_point())
+    return x.to(next(own, x.dtype)) if x.is_floating_point() else x
 
 
 def _run(part: Part, x: Tensor) -> object:
