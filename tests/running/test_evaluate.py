@@ -201,8 +201,7 @@ def test_a_foreign_network_that_fails_says_why():
     task = Task(torch.rand(16, 5), [0, 1] * 8)
     with pytest.raises(ContractError, match=r"'Linear' does not take inputs of shape \(3, 5\)"):
         evaluate(nn.Linear(4, 2), task)
-    with pytest.raises(ContractError, match="does not take inputs"):
-        evaluate(nn.Linear(5, 2).double(), task)
+    assert evaluate(nn.Linear(5, 2).double(), task).n == 3  # inputs follow the weights' type
 
     class Silent(nn.Module):
         def forward(self, x):

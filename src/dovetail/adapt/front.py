@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -11,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from dovetail.adapt.inputs import as_inputs
+from dovetail.adapt.inputs import as_inputs, copied
 from dovetail.core.errors import ContractError, CutError, SettingsError
 from dovetail.linalg.parameters import refuse_lazy
 from dovetail.parts.activation import trailing_activation
@@ -82,7 +81,7 @@ def front_of(
         return Front(None, pooling)
     refuse_lazy(model.module if isinstance(model, Part) else model)
     part = as_part(model)
-    part = part.changed(module=copy.deepcopy(part.module).eval())
+    part = part.changed(module=copied(part.module))
     where = _before_the_head(part) if at is None else str(at)
     if where is not None and where != "output":
         part, _ = cut(part, where)

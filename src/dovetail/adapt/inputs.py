@@ -34,6 +34,7 @@ __all__ = [
     "as_labels",
     "as_numbers",
     "as_rows",
+    "copied",
     "default_network",
     "network_of",
     "refuse_other_count",
@@ -177,7 +178,7 @@ def network_of(
 
     The copy leaves the caller's network as it is.  A part prepares inputs as its contract says; a
     plain module gets them as they are (uint8 divided by 255, as a task would).  Both get the type
-    of their weights.  All of it pickles.
+    of their weights, see :func:`copied`.  All of it pickles.
 
     >>> module, ready, contract = network_of(nn.Linear(2, 1))
     >>> module.training, ready(torch.tensor([[0, 255]], dtype=torch.uint8)), contract
@@ -185,11 +186,23 @@ def network_of(
     """
     refuse_lazy(model.module if isinstance(model, Part) else model)
     part = as_part(model)
-    module = copy.deepcopy(part.module).eval()
+    module = copied(part.module)
     dtype = _type_of(module)
     if not isinstance(model, Part):
         return module, partial(_as_type, dtype=dtype), None
     return module, partial(_prepared, contract=part.contract, dtype=dtype), part.contract
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy in evaluation mode; of half precision in float32.
+
+    Half precision has too few digits for derivatives, and not every processor computes in it.
+
+    >>> copied(nn.Linear(2, 1).half()).weight.dtype, copied(nn.Linear(2, 1).double()).weight.dtype
+    (torch.float32, torch.float64)
+    """
+    own = copy.deepcopy(module).eval()
+    return own.float() if _type_of(own) in (torch.float16, torch.bfloat16) else own
 
 
 def default_network(
