@@ -153,6 +153,13 @@ def test_a_scale_a_layer_explains_no_less():
     assert layers.log_evidence_ >= one.log_evidence_ - 0.1
 
 
+def test_a_plan_comes_before_a_fit():
+    x, _ = data()
+    plan = LinearizedClassifier(net()).plan(500, x[:1], ["ant", "bee", "cow"])
+    assert (plan.sizes.inputs, plan.sizes.outputs) == (500, 3)
+    assert plan.method == "laplace"
+
+
 def test_two_classes_decide_by_one_number():
     x, y = data()
     few = y != "cow"

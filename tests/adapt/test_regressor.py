@@ -200,6 +200,9 @@ def test_the_plan_is_told_before_and_refused_before():
     plan = model.plan(10_000_000)
     assert plan.method == "parameter"
     assert "10000000 inputs" in str(plan)
+    before = LinearizedRegressor(net().float()).plan(10_000_000, x[:1], y[:1])
+    assert before.method == "parameter"
+    assert before.sizes.parameters == plan.sizes.parameters
     with pytest.raises(SettingsError, match="fit to at most"):
         LinearizedRegressor(net().float(), memory=1000).fit(x, y)
     with pytest.raises(SettingsError, match="params="):

@@ -221,10 +221,22 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         self.temperature_, self.mean_temperature_ = found, plain
         return self
 
-    def plan(self, n: int) -> Plan:
-        """What fitting to so many inputs would take, each way; after a first :meth:`fit`."""
-        check_is_fitted(self, "linear_")
-        return self._planned(self._example, n)
+    def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
+        """What fitting to so many inputs would take, each way; nothing large is computed.
+
+        Before a first :meth:`fit`, give an input or more and labels of all the classes to look at.
+        """
+        if X is None and y is None:
+            check_is_fitted(self, "linear_")
+            return self._planned(self._example, n)
+        self._refuse_settings()
+        one = clone(self)
+        raw = one._inputs(X, reset=True)
+        _, one.classes_ = as_classes(y)
+        columns = one._known_columns()
+        body = one._body(raw, columns)
+        one._linearise(body, raw, len(one.classes_), columns, offset=False)
+        return one._planned(one._prepare(raw[:1]), n)  # type: ignore[no-any-return]
 
     def _begin(self, X: Any, y: Any) -> Tensor:
         """Read the data, linearise the network for it, and give prepared inputs."""

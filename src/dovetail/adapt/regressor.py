@@ -259,10 +259,20 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         std = (variance + added).sqrt()
         return shaped.numpy(), (std[:, 0] if self.was_flat_ else std).numpy()
 
-    def plan(self, n: int) -> Plan:
-        """What fitting to so many inputs would take, each way; after a first :meth:`fit`."""
-        check_is_fitted(self, "linear_")
-        return self._planned(self._example, n)
+    def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
+        """What fitting to so many inputs would take, each way; nothing large is computed.
+
+        Before a first :meth:`fit`, give one or two inputs and their targets to look at.
+        """
+        if X is None and y is None:
+            check_is_fitted(self, "linear_")
+            return self._planned(self._example, n)
+        self._refuse_settings()
+        one = clone(self)
+        raw, (targets, _) = one._inputs(X, reset=True), as_numbers(y)
+        model = self.model if self.at is None else front_of(self.model, self.at).part
+        one._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
+        return one._planned(one._prepare(raw[:1]), n)  # type: ignore[no-any-return]
 
     def _planned(self, x: Tensor, n: int) -> Plan:
         self._example = x[:1]
