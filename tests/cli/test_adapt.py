@@ -72,3 +72,14 @@ def test_an_interrupt_leaves_nothing(shelved, tmp_path, monkeypatch):
     said = shelved(TASK, "--labels", "2", "--how", "linearized,probe", "--record", "r")
     assert said.code == 130
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_records_that_cannot_be_kept_are_refused_before_the_work(shelved, tmp_path):
+    file = tmp_path / "taken"
+    file.write_text("mine")
+    for record in (file, file / "inside"):
+        said = shelved(TASK, "--record", str(record))
+        assert said.code == 2
+        assert "is a file; name a folder" in said.err
+    assert file.read_text() == "mine"
+    assert [entry.ref for entry in Shelf(tmp_path / "shelf").entries()] == ["net@1"]

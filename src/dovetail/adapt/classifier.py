@@ -230,13 +230,13 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
             check_is_fitted(self, "linear_")
             return self._planned(self._example, n)
         self._refuse_settings()
-        one = clone(self)
+        one: LinearizedClassifier = clone(self)
         raw = one._inputs(X, reset=True)
         _, one.classes_ = as_classes(y)
         columns = one._known_columns()
         body = one._body(raw, columns)
         one._linearise(body, raw, len(one.classes_), columns, offset=False)
-        return one._planned(one._prepare(raw[:1]), n)  # type: ignore[no-any-return]
+        return one._planned(one._prepare(raw[:1]), n)
 
     def _begin(self, X: Any, y: Any) -> Tensor:
         """Read the data, linearise the network for it, and give prepared inputs."""

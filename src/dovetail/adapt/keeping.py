@@ -252,7 +252,8 @@ def _with_settings(kind: type[E], facts: Facts, body: Part, model: Part | nn.Mod
     estimator = kind()
     if strange := sorted(set(settings) ^ (set(estimator.get_params()) - {"model"})):
         raise FormatError(f"{_FACTS}: the setting {shown(strange[0])} is missing or not known")
-    return estimator.set_params(**settings, model=model)  # type: ignore[no-any-return]
+    estimator.set_params(**settings, model=model)
+    return estimator
 
 
 def _must_be(tensor: Tensor, shape: tuple[int, ...], name: str) -> None:

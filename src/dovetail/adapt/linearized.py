@@ -112,13 +112,13 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
     def _first(self, module: nn.Module, raw: Tensor) -> Tensor:
         x = self._prepare(raw)
         try:
-            outputs = module(x)
+            outputs: Tensor = module(x)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ContractError(
                 f"the network does not take inputs of shape {list(x.shape[1:])}: "
                 f"{first_line(error)}"
             ) from error
-        return outputs  # type: ignore[no-any-return]
+        return outputs
 
     def _projection(self, given: int, width: int, columns: list[int] | None) -> Tensor | None:
         choice = self.projection

@@ -284,7 +284,7 @@ def _function(s: Sizes) -> Needs:
 
 def _parameter(s: Sizes) -> Needs:
     block = min(BLOCK, 8 * s.rows * s.parameters)
-    memory = 24 * s.parameters**2 + 3 * block
+    memory = 24 * s.parameters**2 + 2 * block
     work = 2.0 * s.rows * s.parameters**2 + s.parameters**3 / 3
     return _needs(s, "parameter", memory, work)
 
@@ -363,5 +363,6 @@ def _problem(s: Sizes) -> str:
 
 
 def _is_amount(memory: object) -> bool:
-    real = isinstance(memory, Real) and not isinstance(memory, bool)
-    return real and 0 < float(memory) < float("inf")  # type: ignore[arg-type]
+    if isinstance(memory, bool) or not isinstance(memory, Real):
+        return False
+    return 0 < float(memory) < float("inf")

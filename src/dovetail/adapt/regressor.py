@@ -268,11 +268,11 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
             check_is_fitted(self, "linear_")
             return self._planned(self._example, n)
         self._refuse_settings()
-        one = clone(self)
+        one: LinearizedRegressor = clone(self)
         raw, (targets, _) = one._inputs(X, reset=True), as_numbers(y)
         model = self.model if self.at is None else front_of(self.model, self.at).part
         one._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
-        return one._planned(one._prepare(raw[:1]), n)  # type: ignore[no-any-return]
+        return one._planned(one._prepare(raw[:1]), n)
 
     def _planned(self, x: Tensor, n: int) -> Plan:
         self._example = x[:1]

@@ -43,8 +43,20 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 def add_record(parser: argparse.ArgumentParser) -> None:
     """``--record``: keep what was measured, for ``dovetail report``."""
     parser.add_argument(
-        "--record", type=Path, metavar="FOLDER", help="save the records here, for 'dovetail report'"
+        "--record",
+        type=_folder,
+        metavar="FOLDER",
+        help="save the records here, for 'dovetail report'",
     )
+
+
+def _folder(text: str) -> Path:
+    """A folder that is there or can be made: told before hours of work, not after."""
+    folder = Path(text)
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"{there} is a file; name a folder")
+    return folder
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
