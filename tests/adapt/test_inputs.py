@@ -13,24 +13,22 @@ from torch import nn
 
 from dovetail.adapt.ablr import AdaptiveBayesianRegressor
 from dovetail.adapt.classifier import LinearizedClassifier
-from dovetail.adapt.inputs import (
-    InputTypeError,
-    as_classes,
-    as_inputs,
-    as_numbers,
-    as_rows,
-    default_network,
-    network_of,
-    refuse_other_count,
-    seed_of,
-    standardising,
-)
+from dovetail.adapt.networks import default_network, network_of, standardising
 from dovetail.adapt.probe_regressor import ProbeRegressor
 from dovetail.adapt.rbf import RBFRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.part import build
+from dovetail.running.estimator_inputs import (
+    InputTypeError,
+    as_classes,
+    as_inputs,
+    as_numbers,
+    as_rows,
+    refuse_other_count,
+    seed_of,
+)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 1, 8, 8), (5, 8, 8)])

@@ -32,14 +32,7 @@ from torch import Tensor, nn
 
 from dovetail.adapt.bayes_linear import BayesLinear, evidence_of, fit_bayes
 from dovetail.adapt.front import front_of
-from dovetail.adapt.inputs import (
-    as_inputs,
-    as_numbers,
-    default_network,
-    network_of,
-    refuse_other_count,
-    seed_of,
-)
+from dovetail.adapt.networks import default_network, network_of
 from dovetail.adapt.probe_regressor import told
 from dovetail.core.errors import (
     ContractError,
@@ -50,6 +43,12 @@ from dovetail.core.errors import (
 )
 from dovetail.core.seeds import generator
 from dovetail.parts.part import Part
+from dovetail.running.estimator_inputs import (
+    as_inputs,
+    as_numbers,
+    refuse_other_count,
+    seed_of,
+)
 from dovetail.running.features import pooled
 
 __all__ = ["AdaptiveBayesianRegressor"]

@@ -13,17 +13,23 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dovetail.adapt.front import front_of
-from dovetail.adapt.inputs import as_classes, as_labels, network_of, refuse_other_count, seed_of
 from dovetail.adapt.label_priors import tune_label_scale_over
 from dovetail.adapt.laplace import condition_on_labels, with_more_labels
 from dovetail.adapt.linearized import Linearized
 from dovetail.adapt.links import Link, probabilities
+from dovetail.adapt.networks import network_of
 from dovetail.adapt.plan import Plan, plan_for
 from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
 from dovetail.measures.temperature import fit_temperature, log_probabilities
 from dovetail.parts.part import Part
+from dovetail.running.estimator_inputs import (
+    as_classes,
+    as_labels,
+    refuse_other_count,
+    seed_of,
+)
 
 __all__ = ["LinearizedClassifier"]
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from dovetail.adapt.inputs import as_inputs, copied
+from dovetail.adapt.networks import copied
 from dovetail.core.errors import ContractError, CutError, SettingsError
 from dovetail.linalg.parameters import refuse_lazy
 from dovetail.parts.activation import trailing_activation
@@ -19,6 +19,7 @@ from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.joining import join
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part, build
+from dovetail.running.estimator_inputs import as_inputs
 from dovetail.running.features import Pooling, pooled
 from dovetail.running.forward import outputs_of
 from dovetail.tasks.arrays import as_float

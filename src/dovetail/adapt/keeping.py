@@ -26,10 +26,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from dovetail.adapt.front import front_of
-from dovetail.adapt.inputs import network_of
 from dovetail.adapt.kept_facts import Facts, structure_digest, taken
 from dovetail.adapt.kept_posterior import together
 from dovetail.adapt.linear_model import LinearModel
+from dovetail.adapt.networks import network_of
 from dovetail.adapt.priors import Chosen
 from dovetail.adapt.readout import Readout
 from dovetail.core.errors import DovetailError, FormatError, first_line, shown

@@ -13,15 +13,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dovetail.adapt.inputs import as_inputs, default_network, network_of, seed_of
 from dovetail.adapt.keeping import read_estimator, write_estimator
 from dovetail.adapt.kept_part import part_of
 from dovetail.adapt.linear_model import LinearModel
+from dovetail.adapt.networks import default_network, network_of
 from dovetail.adapt.readout import OFFSET, Readout, chosen_columns, drawn_projection
 from dovetail.core.errors import ContractError, SettingsError, first_line, shown
 from dovetail.linalg.parameters import chosen_parameters
 from dovetail.linalg.tangent import TangentFeatures
 from dovetail.parts.part import Part, as_part
+from dovetail.running.estimator_inputs import as_inputs, seed_of
 
 __all__ = ["Linearized", "Mean"]
 

@@ -27,13 +27,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dovetail.adapt.front import front_of, with_head
-from dovetail.adapt.inputs import as_classes, refuse_other_count, seed_of
 from dovetail.adapt.logistic import fit_logistic
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.ridge import solve
 from dovetail.linalg.ridge_sums import Linear, Penalty
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
+from dovetail.running.estimator_inputs import as_classes, refuse_other_count, seed_of
 
 __all__ = ["Probe", "class_names", "temperature_of"]
 

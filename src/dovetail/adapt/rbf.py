@@ -31,9 +31,14 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.inputs import as_numbers, as_rows, refuse_other_count, seed_of
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.running.estimator_inputs import (
+    as_numbers,
+    as_rows,
+    refuse_other_count,
+    seed_of,
+)
 
 __all__ = ["RBFRegressor"]
 

@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dovetail.adapt.front import front_of
-from dovetail.adapt.inputs import as_numbers, refuse_other_count, seed_of
 from dovetail.adapt.iterative import condition_iteratively
 from dovetail.adapt.linearized import Linearized
 from dovetail.adapt.parameter_space import condition_in_parameters
@@ -29,6 +28,7 @@ from dovetail.adapt.priors import (
 )
 from dovetail.adapt.readout import OFFSET
 from dovetail.core.errors import SettingsError, TaskError, shown
+from dovetail.running.estimator_inputs import as_numbers, refuse_other_count, seed_of
 
 __all__ = ["LinearizedRegressor"]
 

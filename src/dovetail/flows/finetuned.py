@@ -18,14 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from dovetail.adapt.front import front_of, with_head
-from dovetail.adapt.inputs import (
-    as_classes,
-    as_inputs,
-    as_numbers,
-    default_network,
-    refuse_other_count,
-    seed_of,
-)
+from dovetail.adapt.networks import default_network
 from dovetail.adapt.probe import class_names
 from dovetail.core.errors import ContractError, CutError, SettingsError, TaskError, shown
 from dovetail.core.seeds import generator
@@ -37,6 +30,13 @@ from dovetail.parts.heads import copy_by_class, head_like
 from dovetail.parts.joining import join
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part
+from dovetail.running.estimator_inputs import (
+    as_classes,
+    as_inputs,
+    as_numbers,
+    refuse_other_count,
+    seed_of,
+)
 from dovetail.running.forward import outputs_of
 from dovetail.tasks.splits import stratified_split
 from dovetail.tasks.task import Task
