@@ -1,0 +1,194 @@
+r"""Where a layer's target comes from: the projection :math:`P` of :math:`[Z \mid \beta Y]`.
+
+Every projection proposes the weights of a layer from what is known of its input.  In all of them
+:math:`\tilde Z^+ T` is taken apart as :mod:`~dovetail.closed_form.solvers` says, so no target
+:math:`T` is formed.
+
+=============== ===================================================================================
+``random``      :math:`P \sim \mathcal N(0, 1)`, a bias row included
+``pca``         platonic PCA: the principal components of the centred :math:`[Z \mid \beta Y]`
+``sorted-pca``  rows of the data as weights, evenly spaced along their first principal component
+``labels``      :math:`T = \alpha\beta Y P`: what the source says does not work; a baseline
+``elm``         :math:`W \sim \mathcal N(0, 1)`: the extreme learning machine; a baseline
+=============== ===================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.closed_form.layers import Activation, Layer
+from dovetail.closed_form.rows import Rows
+from dovetail.closed_form.solvers import Solver
+from dovetail.core.errors import SettingsError
+from dovetail.dist.group import merge_across, rank_and_size
+from dovetail.linalg.moments import Moments
+
+__all__ = ["LABEL_WEIGHTS", "PROJECTIONS", "RANDOM", "Known", "balanced", "propose"]
+
+PROJECTIONS = ("random", "pca", "sorted-pca", "labels", "elm")
+RANDOM = ("random", "labels", "elm")
+"""Those of which several can be tried."""
+
+LABEL_WEIGHTS = {"random": 1.0, "labels": 1.0, "pca": 1.0}
+"""What ``label_weight="auto"`` gives the labels, in units of :func:`balanced`."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a projection may use: the rows, their moments, and least squares on them."""
+
+    rows: Rows
+    moments: Moments
+    solved: Solver
+    weighed: Moments
+    """The moments whose labels are weighed by importance; the plain ones without."""
+
+
+def balanced(moments: Moments) -> float:
+    r"""The label weight that gives labels and features equal variance.
+
+    :math:`\sqrt{\operatorname{tr} S / \operatorname{tr} R}`: with it nothing depends on how either
+    is scaled.
+
+    >>> rows = torch.tensor([[0.0], [1.0]])
+    >>> balanced(Moments(1, 1).update(3 * rows, rows))
+    3.0
+    """
+    features, targets = float(moments.features.trace()), float(moments.targets.trace())
+    return math.sqrt(features / targets) if features > 0 and targets > 0 else 1.0
+
+
+def propose(
+    by: str,
+    known: Known,
+    width: int,
+    activation: Activation,
+    target_scale: float,
+    label_weight: float,
+    generator: torch.Generator,
+) -> Layer:
+    """A layer of ``width`` units by one projection."""
+    d, k = known.moments.d, known.moments.k
+    device = known.moments.mean.device
+    if by == "elm":
+        drawn = _normal(d + 1, width, generator, device)
+        return Layer(target_scale * drawn[1:], target_scale * drawn[0], activation)
+    if by == "sorted-pca":
+        return _sorted_rows(known, width, activation, target_scale)
+    if by == "pca":
+        projection = components(known.weighed, label_weight, width)
+        weights = _solved(known, projection[:d], label_weight * projection[d:], target_scale)
+        return Layer(weights, -known.moments.feature_mean @ weights, activation)
+    drawn = _normal(1 + d + k, width, generator, device)
+    constant, carried, told = drawn[0], drawn[1 : d + 1], label_weight * drawn[d + 1 :]
+    if by == "labels":
+        constant, carried = torch.zeros_like(constant), torch.zeros_like(carried)
+    weights = _solved(known, carried, told, target_scale)
+    mean = constant + known.moments.feature_mean @ carried + known.moments.target_mean @ told
+    return Layer(weights, target_scale * mean - known.moments.feature_mean @ weights, activation)
+
+
+def components(moments: Moments, label_weight: float, width: int) -> Tensor:
+    r"""The first principal components of the centred :math:`[Z \mid \beta Y]`, ``[d + k, width]``.
+
+    The sign of a component is its largest entry's.
+
+    >>> z, y = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [0.0], [0.0]])
+    >>> components(Moments(1, 1).update(z, y), 1.0, 1).T
+    tensor([[1., 0.]], dtype=torch.float64)
+    """
+    d, k = moments.d, moments.k
+    if width > d + k:
+        raise SettingsError(
+            f"platonic PCA gives at most {d + k} units after {d} features and {k} targets, not "
+            f"{width}; take a narrower layer, or projection='random' or 'sorted-pca' for this one"
+        )
+    scale = torch.ones(d + k, dtype=torch.float64, device=moments.mean.device)
+    scale[d:] = label_weight
+    _, vectors = torch.linalg.eigh(moments.scatter * scale[:, None] * scale)
+    chosen = vectors.flip(1)[:, :width]
+    signs: Tensor = chosen.gather(0, chosen.abs().argmax(0, keepdim=True)).sign()
+    return chosen * signs
+
+
+def _solved(known: Known, carried: Tensor, told: Tensor, target_scale: float) -> Tensor:
+    return target_scale * (known.solved.carry(carried) + known.solved.labels @ told)
+
+
+def _sorted_rows(known: Known, width: int, activation: Activation, target_scale: float) -> Layer:
+    r"""Centred rows as weights, all times one number.
+
+    Rows of non-negative inputs have non-negative products with one another: uncentred, every ReLU
+    would always be on and the layer linear.  The number gives the sums that enter the activation
+    a mean square of ``target_scale`` squared: a ReLU does not feel it, a tanh would saturate.
+    """
+    moments = known.moments
+    if width > moments.rows:
+        raise SettingsError(
+            f"sorted PCA picks rows of the data as weights: {width} units need as many rows, there "
+            f"are {moments.rows}; take fewer units or projection='random'"
+        )
+    mean = moments.feature_mean
+    first = torch.linalg.eigh(moments.features)[1][:, -1]
+    first = first * first[first.abs().argmax()].sign()
+    places = torch.cat([(block.z - mean) @ first for block in known.rows.blocks()])
+    mine = torch.zeros(1, dtype=torch.long)
+    if known.rows.shared:
+        places, mine = _across(places)
+    order = torch.argsort(places, stable=True)
+    spaced = (torch.arange(width, dtype=torch.float64) * (len(order) / width)).round().long()
+    chosen = order[spaced.clamp(max=len(order) - 1)]
+    picked = _picked(known.rows, chosen - mine, moments.d)
+    if known.rows.shared:
+        picked = merge_across(_Added(picked)).tensor
+    weights = (picked - mean).T
+    spread = float((weights * (moments.features @ weights)).sum()) / (moments.weight * width)
+    weights = weights * (target_scale / math.sqrt(spread) if spread > 0 else 1.0)
+    return Layer(weights, -mean @ weights, activation)
+
+
+def _picked(rows: Rows, places: Tensor, d: int) -> Tensor:
+    """The rows of these places ``[w, d]``; zeros for places that are not ours."""
+    found = torch.zeros(len(places), d, dtype=torch.float64)
+    start = 0
+    for block in rows.blocks():
+        here = (places >= start) & (places < start + len(block.z))
+        found[here] = block.z[places[here] - start].double()
+        start += len(block.z)
+    return found
+
+
+def _across(places: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of all processes' rows one after the other, and where this one's begin."""
+    rank, size = rank_and_size()
+    counts = torch.zeros(size, dtype=torch.long)
+    counts[rank] = len(places)
+    counts = merge_across(_Added(counts)).tensor
+    start = counts[:rank].sum()
+    every = torch.zeros(int(counts.sum()), dtype=places.dtype)
+    every[start : start + len(places)] = places
+    return merge_across(_Added(every)).tensor, start
+
+
+class _Added:
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def state(self) -> dict[str, Tensor]:
+        return {"tensor": self.tensor}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> _Added:
+        return cls(state["tensor"])
+
+    def merge(self, other: _Added) -> _Added:
+        return _Added(self.tensor + other.tensor)
+
+
+def _normal(rows: int, columns: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64).to(device)

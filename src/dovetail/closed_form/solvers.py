@@ -1,0 +1,266 @@
+r"""One factorisation of a layer's features, and everything that is solved with it.
+
+Least squares with an intercept is least squares on centred features :math:`\tilde Z` (the column of
+ones, made orthogonal to the rest).  All a platonic layer needs of it are two maps,
+
+.. math::
+    \text{carry}(P) = \tilde Z^+ \tilde Z P, \qquad \text{labels} = \tilde Z^+ \tilde Y ,
+
+because :math:`\tilde Z^+ T = \alpha(\text{carry}(P_Z) + \beta\,\text{labels}\,P_Y)` for
+:math:`T = \alpha [\tilde Z \mid \beta \tilde Y] P`: the target :math:`T` is never formed.  With a
+penalty, :math:`\tilde Z^+` stands for :math:`(S + \Lambda)^{-1}\tilde Z^\top` with
+:math:`S = \tilde Z^\top \tilde Z`.
+
+- :class:`Cholesky` solves with the moments alone: one pass over rows that need not be held.
+- :class:`Spectral` knows the spectrum, of the moments or (twice the digits) of the rows themselves;
+  singular values below a tolerance are dropped, and a penalty can be chosen by generalised
+  cross-validation.
+- :class:`Direct` hands the rows to ``torch.linalg.lstsq``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import SettingsError
+from dovetail.linalg.moments import Moments
+
+__all__ = ["PENALTIES", "Cholesky", "Direct", "Solver", "Spectral", "unexplained"]
+
+EPS = torch.finfo(torch.float64).eps
+
+PENALTIES = (0.0, *(10.0 ** (step / 2) for step in range(-28, 5)))
+"""What ``"auto"`` tries, in units of the mean eigenvalue; zero is the pseudoinverse."""
+
+
+class Solver(Protocol):
+    """What a layer asks of a factorisation."""
+
+    penalty: float
+    condition: float
+    labels: Tensor
+
+    def carry(self, projection: Tensor) -> Tensor:
+        """:math:`\\tilde Z^+ \\tilde Z P` for ``P [d, c]``."""
+        ...
+
+
+class Cholesky:
+    r"""Ridge by Cholesky: :math:`(S + \lambda I)^{-1}`, from the moments alone.
+
+    The matrix is scaled to a unit diagonal before it is factorised, which loses nothing and bounds
+    what rounding does to features of unequal size.  With no penalty, or where rounding makes the
+    matrix indefinite, the smallest multiple of the diagonal that lets it be factorised is added.
+
+    >>> rows = torch.tensor([[0.0], [1.0], [2.0]])
+    >>> Cholesky(Moments(1, 1).update(rows, rows), penalty=2.0).labels
+    tensor([[0.5000]], dtype=torch.float64)
+    """
+
+    def __init__(self, moments: Moments, penalty: float = 0.0) -> None:
+        self._s = moments.features
+        self.penalty = penalty
+        diagonal = self._s.diagonal() + penalty
+        # A feature that never changes carries nothing: its row and column are zero, and stay so.
+        self._scale = torch.where(diagonal > 0, diagonal, torch.ones_like(diagonal)).rsqrt()
+        scaled = self._s * self._scale[:, None] * self._scale
+        scaled.diagonal().copy_(torch.ones_like(diagonal))
+        self._factor, self.jitter = _factorised(scaled)
+        self.condition = _condition(scaled, self._factor)
+        self.labels = self._solve(moments.cross)
+
+    def carry(self, projection: Tensor) -> Tensor:
+        r""":math:`(S + \lambda I)^{-1} S P`."""
+        return self._solve(self._s @ projection)
+
+    def _solve(self, right: Tensor) -> Tensor:
+        scaled = torch.cholesky_solve(right * self._scale[:, None], self._factor)
+        return scaled * self._scale[:, None]
+
+
+class Spectral:
+    r"""The spectrum :math:`S = V \operatorname{diag}(s) V^\top`, for any penalty and none.
+
+    Eigenvalues up to ``tolerance`` times the largest are taken for zero, as ``pinv`` does.
+
+    >>> rows = torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+    >>> Spectral.of_rows(rows.double(), rows[:, :1].double(), penalty=0.0).labels.T
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        eigenvalues: Tensor,
+        vectors: Tensor,
+        projected: Tensor,
+        left: Tensor,
+        rows: float,
+        penalty: float | Sequence[float],
+        tolerance: float,
+    ) -> None:
+        """``projected [d, k]`` is :math:`V^\\top C`, ``left [k]`` what no map explains of ``y``."""
+        s = eigenvalues.clamp(min=0)
+        largest = float(s.max()) if len(s) else 0.0
+        kept = s > tolerance * largest
+        self._v, self._s, self._c = vectors[:, kept], s[kept], projected[kept]
+        self.condition = largest / float(self._s.min()) if bool(kept.any()) else 1.0
+        choices = (penalty,) if isinstance(penalty, float | int) else tuple(penalty)
+        self.penalty = (
+            float(choices[0])
+            if len(choices) == 1
+            else choices[int(self._cross_validated(choices, left, rows).argmin())]
+        )
+        if self.penalty and len(self._s):
+            self.condition = (largest + self.penalty) / (float(self._s.min()) + self.penalty)
+        self.labels = self._v @ (self._c / (self._s + self.penalty)[:, None])
+
+    @classmethod
+    def of_rows(
+        cls,
+        z: Tensor,
+        y: Tensor,
+        weights: Tensor | None = None,
+        penalty: float | Sequence[float] | None = None,
+        tolerance: float | None = None,
+    ) -> Spectral:
+        """From rows ``[n, d]`` and targets ``[n, k]``: singular values with all their digits."""
+        total = float(len(z)) if weights is None else float(weights.sum())
+        z, y = _centred(z, weights), _centred(y, weights)
+        rows_left, triangle = torch.linalg.qr(z)
+        u, singular, vh = torch.linalg.svd(triangle, full_matrices=False)
+        turned = u.T @ (rows_left.T @ y)  # U^T Y
+        left = (y.square().sum(0) - turned.square().sum(0)).clamp(min=0)
+        if tolerance is None:
+            tolerance = (max(z.shape) * EPS) ** 2
+        return cls(
+            singular.square(),
+            vh.T,
+            singular[:, None] * turned,
+            left,
+            total,
+            _penalties(singular.square(), total) if penalty is None else penalty,
+            tolerance,
+        )
+
+    @classmethod
+    def of_moments(
+        cls,
+        moments: Moments,
+        penalty: float | Sequence[float] | None = None,
+        tolerance: float | None = None,
+    ) -> Spectral:
+        """From moments: half the digits of the singular values, but no row is needed."""
+        s, v = torch.linalg.eigh(moments.features)
+        c = v.T @ moments.cross
+        if tolerance is None:
+            tolerance = max(1, len(s)) * EPS
+        kept = s > tolerance * (float(s.max()) if len(s) else 0.0)
+        explained = (c[kept].square() / s[kept, None]).sum(0)
+        left = (moments.targets.diagonal() - explained).clamp(min=0)
+        choices = _penalties(s, moments.weight) if penalty is None else penalty
+        return cls(s, v, c, left, moments.weight, choices, tolerance)
+
+    def carry(self, projection: Tensor) -> Tensor:
+        r""":math:`V \operatorname{diag}(s / (s + \lambda)) V^\top P`."""
+        return self._v @ ((self._v.T @ projection) * (self._s / (self._s + self.penalty))[:, None])
+
+    def _cross_validated(self, penalties: Sequence[float], left: Tensor, rows: float) -> Tensor:
+        r"""Generalised cross-validation :math:`\sum_k \lVert r_k\rVert^2 / (1 - \nu/n)^2`, ``[p]``.
+
+        :math:`\nu = 1 + \sum_j s_j/(s_j + \lambda)` counts what is fitted, the intercept included.
+        """
+        several = torch.tensor(penalties, dtype=torch.float64, device=self._s.device)
+        kept = self._s[:, None] / (self._s[:, None] + several)  # [d, p]
+        power = (self._c.square().sum(1) / self._s)[:, None]  # what each direction explains
+        errors = left.sum() + (power * (1 - kept).square()).sum(0)
+        free = 1 - (1 + kept.sum(0)) / rows
+        scores = errors / free.clamp(min=1e-9).square()
+        return torch.where(free > 1e-9, scores, torch.full_like(scores, math.inf))
+
+
+class Direct:
+    r"""``torch.linalg.lstsq`` on the rows: :math:`\min_W \lVert \tilde Z W - T\rVert`.
+
+    >>> rows = torch.tensor([[0.0], [1.0], [2.0]]).double()
+    >>> Direct(rows, 3 * rows).labels
+    tensor([[3.0000]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        z: Tensor,
+        y: Tensor,
+        weights: Tensor | None = None,
+        driver: str = "gelsd",
+    ) -> None:
+        self._z, self._driver = _centred(z, weights), driver
+        self.penalty = 0.0
+        self.labels, singular = self._solve(_centred(y, weights))
+        largest = float(singular.max()) if len(singular) else 0.0
+        kept = singular[singular > max(z.shape) * EPS * largest]
+        self.condition = (largest / float(kept.min())) ** 2 if len(kept) else 1.0
+
+    def carry(self, projection: Tensor) -> Tensor:
+        """The least squares solution for targets ``Z P``."""
+        return self._solve(self._z @ projection)[0]
+
+    def _solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.linalg.lstsq(self._z, right, driver=self._driver)
+        return found.solution, found.singular_values
+
+
+def unexplained(moments: Moments, weights: Tensor) -> float:
+    r"""LSD of a linear map: :math:`\operatorname{tr}(R - 2 W^\top C + W^\top S W) / n`.
+
+    >>> rows = torch.tensor([[0.0], [2.0]])
+    >>> unexplained(Moments(1, 1).update(rows, rows), torch.zeros(1, 1).double())
+    1.0
+    """
+    s, c, r = moments.features, moments.cross, moments.targets
+    left = r.trace() - 2 * (weights * c).sum() + (weights * (s @ weights)).sum()
+    return max(0.0, float(left)) / max(moments.weight, 1e-300)
+
+
+def _penalties(eigenvalues: Tensor, rows: float) -> tuple[float, ...]:
+    few = max(1.0, min(rows - 1, len(eigenvalues)))
+    scale = float(eigenvalues.clamp(min=0).sum()) / few
+    return tuple(step * scale for step in PENALTIES) if scale > 0 else (0.0,)
+
+
+def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Rows without their (weighted) mean, and times the root of their weight."""
+    if weights is None:
+        return values - values.mean(0)
+    mean = weights @ values / weights.sum()
+    return (values - mean) * weights.sqrt()[:, None]
+
+
+def _factorised(matrix: Tensor) -> tuple[Tensor, float]:
+    jitter = 0.0
+    for _ in range(12):
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if not int(failed) and bool(factor.diagonal().isfinite().all()):
+            return factor, jitter
+        more = len(matrix) * EPS if jitter == 0 else 9 * jitter
+        matrix.diagonal().add_(more)
+        jitter += more
+    raise SettingsError(
+        "the features are not finite, or too far from it for float64; scale the inputs, or lower "
+        "target_scale or label_weight"
+    )
+
+
+def _condition(matrix: Tensor, factor: Tensor, steps: int = 12) -> float:
+    """Largest by smallest eigenvalue, by power iteration with the matrix and with its inverse."""
+    if len(matrix) == 0:
+        return 1.0
+    up = down = torch.linspace(1.0, 2.0, len(matrix), dtype=matrix.dtype, device=matrix.device)
+    for _ in range(steps):
+        up, down = matrix @ up, torch.cholesky_solve(down[:, None], factor)[:, 0]
+        up, down = up / up.norm(), down / down.norm()
+    return float((matrix @ up).norm() * torch.cholesky_solve(down[:, None], factor).norm())
