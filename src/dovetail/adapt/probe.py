@@ -33,9 +33,14 @@ from dovetail.linalg.ridge import solve
 from dovetail.linalg.ridge_sums import Linear, Penalty
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
-from dovetail.running.estimator_inputs import as_classes, refuse_other_count, seed_of
+from dovetail.running.estimator_inputs import (
+    as_classes,
+    class_names,
+    refuse_other_count,
+    seed_of,
+)
 
-__all__ = ["Probe", "class_names", "temperature_of"]
+__all__ = ["Probe", "temperature_of"]
 
 Kind = Literal["ridge", "logistic"]
 
@@ -180,19 +185,6 @@ def temperature_of(outputs: Tensor, codes: Tensor) -> float:
 
     found = minimize_scalar(loss, bounds=(-7.0, 7.0), method="bounded", options={"xatol": 1e-6})
     return float(spread / np.exp(found.x))
-
-
-def class_names(classes: Any) -> tuple[str, ...]:
-    """Classes as a part names them: whole numbers without a point.
-
-    >>> class_names(np.array([0.0, 1.0])), class_names(np.array(["ant", "bee"]))
-    (('0', '1'), ('ant', 'bee'))
-    """
-    listed = classes.tolist()
-    return tuple(
-        str(int(each)) if isinstance(each, float) and each.is_integer() else str(each)
-        for each in listed
-    )
 
 
 def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty) -> _Fitted:

@@ -1,10 +1,29 @@
-"""Weights by linear algebra: no gradient, no labels, no step size.
+"""Weights by linear algebra: no gradient, no step size.
+
+``PlatonicClassifier`` and ``PlatonicRegressor`` are scikit-learn estimators; ``platonic`` is the
+recurrence they fit by; ``stitch`` maps the features of one network to those of another.
 
 >>> from dovetail import closed_form
 >>> closed_form.stitch.__name__
 'stitch'
 """
 
+from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.fit_record import PlatonicFit
+from dovetail.closed_form.platonic import LayerFit, Platonic, platonic
+from dovetail.closed_form.regressor import PlatonicRegressor
+from dovetail.closed_form.rows import Block, HeldRows, StreamedRows
 from dovetail.closed_form.stitch import stitch
 
-__all__ = ["stitch"]
+__all__ = [
+    "Block",
+    "HeldRows",
+    "LayerFit",
+    "Platonic",
+    "PlatonicClassifier",
+    "PlatonicFit",
+    "PlatonicRegressor",
+    "StreamedRows",
+    "platonic",
+    "stitch",
+]

@@ -19,6 +19,7 @@ which also decides between several projections tried for one layer.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,15 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.closed_form.layers import Activation, Layer
-from dovetail.closed_form.projections import LABEL_WEIGHTS, RANDOM, Known, balanced, propose
-from dovetail.closed_form.rows import HeldRows, Rows, moments_of, reweighed
+from dovetail.closed_form.projections import (
+    LABEL_WEIGHTS,
+    PROJECTIONS,
+    RANDOM,
+    Known,
+    balanced,
+    propose,
+)
+from dovetail.closed_form.rows import HeldRows, Rows, check_alike, moments_of, reweighed
 from dovetail.closed_form.solvers import Cholesky, Direct, Solver, Spectral, unexplained
 from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
@@ -41,6 +49,10 @@ SOLVERS = ("auto", "cholesky", "eigen", "pinv", "lstsq")
 
 FEW = 2e9
 """Multiplications below which held rows are factorised themselves: twice the digits, no wait."""
+MUCH = 5e10
+"""Those below which they are, if their moments have lost the digits: some ten seconds."""
+TRUSTED = 1e-4 / torch.finfo(torch.float64).eps
+"""The condition beyond which a solution from moments has fewer than four digits."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +118,10 @@ def platonic(
         label_weight: :math:`\beta`, or ``"auto"``.
         solver: ``cholesky`` and ``eigen`` work on moments, ``pinv`` and ``lstsq`` on held rows.
         ridge: Penalty :math:`\lambda` on all weights but the biases; ``"auto"`` chooses one a
-            layer by generalised cross-validation.
-        ema: :math:`\lambda_{\text{EMA}}` of the rows' importance; ``None`` for none.
+            layer by generalised cross-validation, which needs the spectrum: with ``cholesky`` and
+            ``lstsq`` it stands for none.
+        ema: :math:`\lambda_{\text{EMA}}` of the rows' importance, which starts at one and follows
+            the errors behind each hidden layer; ``None`` for none.
         patience: Stop after so many layers without a lower LSD, and keep the layers up to the
             lowest.
         seed: Of the random projections.
@@ -120,72 +134,116 @@ def platonic(
     """
     began = time.perf_counter()
     projections = tuple(projections) or ("random",)
+    _check(widths, projections, tries, target_scale, label_weight, solver, ridge, ema, patience)
     moments = moments_of(rows)
     solved = factorised(rows, moments, solver, ridge)
     head = _head(moments, solved)
     start = _fit_of(rows, moments, solved, head, moments.d, "inputs", 0.0, 0, began)
     layers: list[Layer] = []
     fits: list[LayerFit] = []
-    heads: list[Layer] = []
+    lowest, kept, best_head = math.inf, 0, head
     for i, width in enumerate(widths):
         began = time.perf_counter()
         by = projections[min(i, len(projections) - 1)]
-        if ema is not None:
+        weighed = moments
+        if ema is not None and i > 0 and "pca" in projections[i:] + projections[-1:]:
             rows = rows.judged(head, ema)
-        weighed = reweighed(rows, moments) if ema is not None and by == "pca" else moments
+            weighed = reweighed(rows, moments) if by == "pca" else moments
         known = Known(rows, moments, solved, weighed)
         weight = (
             LABEL_WEIGHTS.get(by, 0.0) * balanced(weighed)
             if isinstance(label_weight, str)
             else float(label_weight)
         )
-        count = max(1, tries) if by in RANDOM else 1
+        count = tries if by in RANDOM else 1
         candidates = [
             propose(
                 by, known, width, activation, target_scale, weight, generator(seed, "try", i, t)
             )
             for t in range(count)
         ]
+        before = moments.rows
         which, moments, rows = rows.best_of(candidates, _distance)
+        check_alike(before, moments.rows)
+        if not (moments.is_finite and _is_finite(candidates[which])):
+            raise SettingsError(
+                f"hidden layer {i + 1} overflows float64; lower target_scale ({target_scale:g}) or "
+                f"label_weight ({weight:g}), scale the inputs, or take a bounded activation"
+            )
         solved = factorised(rows, moments, solver, ridge)
         head = _head(moments, solved)
         layers.append(candidates[which])
-        heads.append(head)
         fits.append(_fit_of(rows, moments, solved, head, width, by, weight, count, began))
         if on_layer is not None:
             on_layer(i, fits[-1])
-        if patience is not None and _stuck(fits, patience):
+        if patience is None or fits[-1].distance < lowest:
+            lowest, kept, best_head = fits[-1].distance, i + 1, head
+        elif i + 1 - kept >= patience:
             break
-    kept = len(fits)
-    if patience is not None and fits:
-        distances = [fit.distance for fit in fits]
-        kept = distances.index(min(distances)) + 1
-        head = heads[kept - 1]
-    return Platonic(tuple(layers[:kept]), head, start, tuple(fits))
+    return Platonic(tuple(layers[:kept]), best_head, start, tuple(fits))
 
 
 def factorised(rows: Rows, moments: Moments, solver: str, ridge: float | str) -> Solver:
     """The solver that was asked for, or a sensible one: see :data:`SOLVERS`."""
-    held = isinstance(rows, HeldRows) and not rows.shared
-    automatic = isinstance(ridge, str)
-    if solver in ("pinv", "lstsq") and not held:
-        raise SettingsError(
-            f"solver={solver!r} needs all rows in memory; with batches say 'cholesky' or 'eigen'"
-        )
-    if solver == "auto":
-        small = held and moments.rows * moments.d**2 <= FEW
-        solver = "pinv" if small else "eigen" if automatic else "cholesky"
-    if solver == "pinv":
-        assert isinstance(rows, HeldRows)
-        return Spectral.of_rows(rows.z, rows.y, rows.weights, None if automatic else float(ridge))
-    if solver == "lstsq":
-        assert isinstance(rows, HeldRows)
-        return Direct(rows.z, rows.y, rows.weights)
-    if solver == "eigen":
-        return Spectral.of_moments(moments, None if automatic else float(ridge))
-    if solver == "cholesky":
-        return Cholesky(moments, 0.0 if automatic else float(ridge))
-    raise SettingsError(f"solver is one of {', '.join(SOLVERS)}; got {solver!r}")
+    held = rows if isinstance(rows, HeldRows) and not rows.shared else None
+    penalty = None if isinstance(ridge, str) else float(ridge)
+    work = moments.rows * moments.d**2
+    if solver == "auto" and held is not None and work <= FEW:
+        solver = "pinv"
+    if solver in ("pinv", "lstsq"):
+        if held is None:
+            raise SettingsError(
+                f"solver={solver!r} needs all rows in the memory of one process; with batches or "
+                "several processes say 'cholesky' or 'eigen'"
+            )
+        if solver == "lstsq":
+            return Direct(held.z, held.y, held.weights, penalty or 0.0)
+        return Spectral.of_rows(held.z, held.y, held.weights, penalty)
+    solved: Solver
+    if solver == "eigen" or (solver == "auto" and penalty is None):
+        solved = Spectral.of_moments(moments, penalty)
+    else:
+        solved = Cholesky(moments, penalty or 0.0)
+    if solver == "auto" and held is not None and work <= MUCH and solved.condition > TRUSTED:
+        return Spectral.of_rows(held.z, held.y, held.weights, penalty)
+    return solved
+
+
+def _check(
+    widths: Sequence[int],
+    projections: Sequence[str],
+    tries: int,
+    target_scale: float,
+    label_weight: float | str,
+    solver: str,
+    ridge: float | str,
+    ema: float | None,
+    patience: int | None,
+) -> None:
+    unknown = [by for by in projections if by not in PROJECTIONS]
+    if unknown:
+        raise SettingsError(f"a projection is one of {', '.join(PROJECTIONS)}; got {unknown[0]!r}")
+    if solver not in SOLVERS:
+        raise SettingsError(f"solver is one of {', '.join(SOLVERS)}; got {solver!r}")
+    if any(width < 1 for width in widths):
+        raise SettingsError(f"a layer has one unit or more; got the widths {tuple(widths)}")
+    if tries < 1:
+        raise SettingsError(f"each layer tries one projection or more; got tries={tries}")
+    if not 0 < target_scale < math.inf:
+        raise SettingsError(f"target_scale is positive and finite; got {target_scale}")
+    for name, value in (("label_weight", label_weight), ("ridge", ridge)):
+        if value != "auto" and (isinstance(value, str) or not 0 <= value < math.inf):
+            raise SettingsError(f"{name} is 'auto' or a number from zero up; got {value!r}")
+    if ema is not None and not 0 <= ema <= 1:
+        raise SettingsError(f"ema is a decay between 0 and 1, or None; got {ema}")
+    if patience is not None and patience < 1:
+        raise SettingsError(f"patience is one layer or more, or None; got {patience}")
+
+
+def _is_finite(layer: Layer) -> bool:
+    # Behind a bounded activation the rows may be finite where others would give inf - inf.
+    largest = max(float(layer.weights.abs().max()), float(layer.bias.abs().max()))
+    return math.isfinite(largest * largest)
 
 
 def _head(moments: Moments, solved: Solver) -> Layer:
@@ -194,7 +252,10 @@ def _head(moments: Moments, solved: Solver) -> Layer:
 
 
 def _distance(moments: Moments) -> float:
-    return unexplained(moments, Cholesky(moments).labels)
+    if not moments.is_finite:
+        return math.inf
+    # What is left after an exact fit is rounding, and must not decide between two of them.
+    return max(unexplained(moments, Cholesky(moments).labels), 1e-10 * _variance(moments))
 
 
 def _fit_of(
@@ -226,8 +287,3 @@ def _measured(rows: HeldRows, head: Layer) -> float:
         summed += float(errors.sum() if weights is None else (errors * weights).sum())
         weight += float(len(z)) if weights is None else float(weights.sum())
     return summed / weight
-
-
-def _stuck(fits: Sequence[LayerFit], patience: int) -> bool:
-    distances = [fit.distance for fit in fits]
-    return len(distances) - 1 - distances.index(min(distances)) >= patience

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from dovetail.closed_form.layers import Activation, Layer
-from dovetail.closed_form.rows import Rows
-from dovetail.closed_form.solvers import Solver
+from dovetail.closed_form.rows import Added, Rows, check_alike
+from dovetail.closed_form.solvers import Solver, cholesky_of
 from dovetail.core.errors import SettingsError
-from dovetail.dist.group import merge_across, rank_and_size
+from dovetail.dist.group import merge_across, rank_and_size, told_by_each
 from dovetail.linalg.moments import Moments
 
 __all__ = ["LABEL_WEIGHTS", "PROJECTIONS", "RANDOM", "Known", "balanced", "propose"]
@@ -36,6 +36,11 @@ RANDOM = ("random", "labels", "elm")
 
 LABEL_WEIGHTS = {"random": 1.0, "labels": 1.0, "pca": 1.0}
 """What ``label_weight="auto"`` gives the labels, in units of :func:`balanced`."""
+
+GRADED = 1e8
+"""How many times the features' variance the labels' may have for the plain eigenvectors to do."""
+ROUNDED = 1e-13
+"""The part of a variance that summing many rows may make up."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +113,43 @@ def components(moments: Moments, label_weight: float, width: int) -> Tensor:
             f"platonic PCA gives at most {d + k} units after {d} features and {k} targets, not "
             f"{width}; take a narrower layer, or projection='random' or 'sorted-pca' for this one"
         )
-    scale = torch.ones(d + k, dtype=torch.float64, device=moments.mean.device)
-    scale[d:] = label_weight
-    _, vectors = torch.linalg.eigh(moments.scatter * scale[:, None] * scale)
-    chosen = vectors.flip(1)[:, :width]
+    if label_weight**2 * float(moments.targets.trace()) > GRADED * float(moments.features.trace()):
+        chosen = _graded(moments, label_weight)[:, :width]
+    else:
+        scale = torch.ones(d + k, dtype=torch.float64, device=moments.mean.device)
+        scale[d:] = label_weight
+        vectors: Tensor = torch.linalg.eigh(moments.scatter * scale[:, None] * scale)[1]
+        chosen = vectors.flip(1)[:, :width]
     signs: Tensor = chosen.gather(0, chosen.abs().argmax(0, keepdim=True)).sign()
     return chosen * signs
+
+
+def _graded(moments: Moments, label_weight: float) -> Tensor:
+    r"""All components where the labels outweigh the features by far.
+
+    The eigenvalues of the scatter then span more than float64 has digits, their square roots do
+    not.  Cholesky does not feel how rows and columns are scaled, so its factor has all digits, and
+    the singular vectors of the factor are the components.  Directions in which the labels never
+    change (those of one-hot rows add up to one) would be noise times the label weight: they are
+    left out and put last.
+    """
+    variances, basis = torch.linalg.eigh(moments.targets)
+    kept = variances > ROUNDED * variances.max()
+    told = int(kept.sum())
+    cross = label_weight * moments.cross @ basis[:, kept]
+    top = torch.cat([(label_weight**2 * variances[kept]).diag(), cross.T], 1)
+    both = torch.cat([top, torch.cat([cross, moments.features], 1)])
+    sizes = both.diagonal().clamp(min=0).sqrt()
+    sizes = torch.where(sizes > 0, sizes, torch.ones_like(sizes))
+    factor, _ = cholesky_of(both / sizes[:, None] / sizes)
+    vectors = torch.linalg.svd(sizes[:, None] * factor)[0]
+    last = basis[:, ~kept]
+    return torch.cat(
+        [
+            torch.cat([vectors[told:], last.new_zeros(moments.d, last.shape[1])], 1),
+            torch.cat([basis[:, kept] @ vectors[:told], last], 1),
+        ]
+    )
 
 
 def _solved(known: Known, carried: Tensor, told: Tensor, target_scale: float) -> Tensor:
@@ -136,58 +172,77 @@ def _sorted_rows(known: Known, width: int, activation: Activation, target_scale:
     mean = moments.feature_mean
     first = torch.linalg.eigh(moments.features)[1][:, -1]
     first = first * first[first.abs().argmax()].sign()
-    places = torch.cat([(block.z - mean) @ first for block in known.rows.blocks()])
-    mine = torch.zeros(1, dtype=torch.long)
-    if known.rows.shared:
-        places, mine = _across(places)
-    order = torch.argsort(places, stable=True)
-    spaced = (torch.arange(width, dtype=torch.float64) * (len(order) / width)).round().long()
-    chosen = order[spaced.clamp(max=len(order) - 1)]
-    picked = _picked(known.rows, chosen - mine, moments.d)
-    if known.rows.shared:
-        picked = merge_across(_Added(picked)).tensor
+    places, heavy, start = _places(known.rows, moments.rows, mean, first)
+    picked = _picked(known.rows, evenly(places, heavy, width) - start, moments.d)
     weights = (picked - mean).T
     spread = float((weights * (moments.features @ weights)).sum()) / (moments.weight * width)
     weights = weights * (target_scale / math.sqrt(spread) if spread > 0 else 1.0)
     return Layer(weights, -mean @ weights, activation)
 
 
+def evenly(places: Tensor, weights: Tensor | None, width: int) -> Tensor:
+    r"""Which rows stand at evenly spaced ranks of their places: ``places [n]`` to ``[width]``.
+
+    In ascending order the :math:`i`-th is at rank :math:`i\,n / w`, rounded.  Rows with weights
+    take up as many ranks as they weigh; whole weights are copies.
+
+    >>> evenly(torch.tensor([0.3, 0.1, 0.2, 0.4]), None, 2)
+    tensor([1, 0])
+    >>> evenly(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2.0, 1.0, 0.0]), 3)
+    tensor([1, 0, 0])
+    """
+    order = torch.argsort(places, stable=True)
+    steps = torch.arange(width, dtype=torch.float64, device=places.device)
+    if weights is None:
+        return order[(steps * (len(order) / width)).round().long()]
+    order = order[weights[order] > 0]
+    upto = weights[order].cumsum(0)
+    ranks = steps * (upto[-1] / width)
+    if bool((upto == upto.round()).all()):
+        ranks = ranks.round()
+    return order[torch.searchsorted(upto, ranks, right=True).clamp(max=len(order) - 1)]
+
+
+def _places(
+    rows: Rows, most: int, mean: Tensor, first: Tensor
+) -> tuple[Tensor, Tensor | None, int]:
+    """Where all rows lie along a direction, their weights, and the number of our first."""
+    # One tensor for all: small ones kept between blocks would leave holes too small for the next.
+    both = mean.new_empty(most, 2)
+    seen = start = 0
+    for block in rows.blocks():
+        check_alike(most, max(most, seen + len(block.z)))
+        part = both[seen : seen + len(block.z)]
+        part[:, 0] = (block.z - mean) @ first
+        part[:, 1] = 1.0 if block.weights is None else block.weights
+        seen += len(block.z)
+    both = both[:seen]
+    if rows.shared:
+        start = sum(told_by_each(len(both))[: rank_and_size()[0]])
+        both = merge_across(_Chained(both)).tensor
+    return both[:, 0], None if bool((both[:, 1] == 1).all()) else both[:, 1], start
+
+
 def _picked(rows: Rows, places: Tensor, d: int) -> Tensor:
-    """The rows of these places ``[w, d]``; zeros for places that are not ours."""
-    found = torch.zeros(len(places), d, dtype=torch.float64)
+    """The rows of these places ``[w, d]``, from whichever process has them."""
+    found = torch.zeros(len(places), d, dtype=torch.float64, device=places.device)
     start = 0
     for block in rows.blocks():
         here = (places >= start) & (places < start + len(block.z))
-        found[here] = block.z[places[here] - start].double()
+        found[here] = block.z[places[here] - start]
         start += len(block.z)
-    return found
+    return merge_across(Added(found)).tensor if rows.shared else found
 
 
-def _across(places: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of all processes' rows one after the other, and where this one's begin."""
-    rank, size = rank_and_size()
-    counts = torch.zeros(size, dtype=torch.long)
-    counts[rank] = len(places)
-    counts = merge_across(_Added(counts)).tensor
-    start = counts[:rank].sum()
-    every = torch.zeros(int(counts.sum()), dtype=places.dtype)
-    every[start : start + len(places)] = places
-    return merge_across(_Added(every)).tensor, start
-
-
-class _Added:
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def state(self) -> dict[str, Tensor]:
-        return {"tensor": self.tensor}
+class _Chained(Added):
+    """One process's rows after another's."""
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> _Added:
+    def from_state(cls, state: dict[str, Tensor]) -> _Chained:
         return cls(state["tensor"])
 
-    def merge(self, other: _Added) -> _Added:
-        return _Added(self.tensor + other.tensor)
+    def merge(self, other: Added) -> _Chained:
+        return _Chained(torch.cat([self.tensor, other.tensor]))
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator, device: torch.device) -> Tensor:

@@ -22,13 +22,24 @@ from torch import Tensor
 
 from dovetail.closed_form.layers import Layer
 from dovetail.core.errors import TaskError
-from dovetail.dist.group import merge_across
+from dovetail.dist.group import merge_across, told_by_each
 from dovetail.linalg.moments import Moments
 
-__all__ = ["Block", "HeldRows", "Rows", "StreamedRows", "moments_of", "reweighed"]
+__all__ = [
+    "Added",
+    "Block",
+    "HeldRows",
+    "Rows",
+    "StreamedRows",
+    "check_alike",
+    "moments_of",
+    "reweighed",
+]
 
 BLOCK = 4096
-"""Rows that are worked on at once."""
+"""Rows of a block, for whoever makes blocks."""
+NUMBERS, FEWEST = 1 << 20, 256
+"""How much of held rows is worked on at once: 8 MB, but no fewer rows than these."""
 
 
 class Block(NamedTuple):
@@ -43,7 +54,10 @@ class Block(NamedTuple):
 class Rows(Protocol):
     """Rows as the layers so far leave them."""
 
-    shared: bool
+    @property
+    def shared(self) -> bool:
+        """Whether other processes have other rows of the same data."""
+        ...
 
     def blocks(self) -> Iterator[Block]:
         """All rows, block by block, in one order."""
@@ -64,7 +78,9 @@ class Rows(Protocol):
 class HeldRows:
     """All rows in memory: ``z [n, d]``, ``y [n, k]``, weights and importance ``[n]``.
 
-    >>> rows = HeldRows(torch.rand(6, 2).double(), torch.rand(6, 1).double())
+    They become float64, as everything here is.
+
+    >>> rows = HeldRows(torch.rand(6, 2), torch.rand(6, 1))
     >>> moments_of(rows).rows
     6
     """
@@ -76,10 +92,15 @@ class HeldRows:
     shared: bool = False
     """Whether other processes hold other rows of the same data."""
 
+    def __post_init__(self) -> None:
+        """Check that the rows fit together."""
+        whole = _checked(Block(self.z, self.y, self.weights, self.importance))
+        for name, tensor in whole._asdict().items():
+            object.__setattr__(self, name, tensor)
+
     def blocks(self) -> Iterator[Block]:
         """All rows, block by block."""
-        for start in range(0, len(self.z), BLOCK):
-            part = slice(start, start + BLOCK)
+        for part in self._parts(self.z.shape[1]):
             yield Block(
                 self.z[part],
                 self.y[part],
@@ -91,31 +112,38 @@ class HeldRows:
         self, layers: Sequence[Layer], judge: Callable[[Moments], float]
     ) -> tuple[int, Moments, HeldRows]:
         """Each layer in turn; the representation of the best so far is kept, no other."""
-        best: tuple[float, int, Moments, HeldRows] | None = None
+        best: tuple[float, int, Moments, Tensor] | None = None
         for i, layer in enumerate(layers):
-            width = layer.weights.shape[1]
-            z = torch.empty(len(self.z), width, dtype=self.z.dtype, device=self.z.device)
-            moments = Moments(width, self.y.shape[1], self.z.device)
-            for start in range(0, len(z), BLOCK):
-                part = slice(start, start + BLOCK)
-                z[part] = layer(self.z[part])
-                weights = None if self.weights is None else self.weights[part]
-                moments.update(z[part], self.y[part], weights)
+            z, moments = self._behind(layer)
             moments = merge_across(moments) if self.shared else moments
             score = judge(moments) if len(layers) > 1 else 0.0
             if best is None or score < best[0]:
-                best = score, i, moments, replace(self, z=z)
+                best = score, i, moments, z
         assert best is not None
-        return best[1:]
+        return best[1], best[2], replace(self, z=best[3])
 
     def judged(self, head: Layer, decay: float) -> HeldRows:
         """The rows with their importance brought up to date."""
-        old = self.importance
-        before = torch.ones(len(self.z), dtype=self.z.dtype) if old is None else old
-        found = [
-            _importance(block, head, decay) for block in replace(self, importance=before).blocks()
-        ]
+        found = [_importance(block, head, decay) for block in self.blocks()]
         return replace(self, importance=torch.cat(found))
+
+    def _behind(self, layer: Layer) -> tuple[Tensor, Moments]:
+        width = layer.weights.shape[1]
+        moments = Moments(width, self.y.shape[1], self.z.device)
+        parts = self._parts(max(self.z.shape[1], width))
+        whole = self.z.new_empty(len(self.z) if len(parts) > 1 else 0, width)
+        for part in parts:
+            z = layer(self.z[part])
+            moments.update(z, self.y[part], None if self.weights is None else self.weights[part])
+            if len(parts) == 1:
+                return z, moments
+            whole[part] = z
+        return whole, moments
+
+    def _parts(self, width: int) -> list[slice]:
+        """At least one, so that a process without rows still says how wide they are."""
+        step = max(FEWEST, NUMBERS // max(1, width))
+        return [slice(start, start + step) for start in range(0, max(1, len(self.z)), step)]
 
 
 @dataclass(frozen=True)
@@ -137,8 +165,8 @@ class StreamedRows:
     def blocks(self) -> Iterator[Block]:
         """All rows, sent through the layers so far."""
         for block in self.batches():
-            z = block.z
-            importance = torch.ones(len(z), dtype=z.dtype) if self.heads else None
+            block = _checked(block)
+            z, importance = block.z, block.importance
             for depth in range(len(self.layers) + 1):
                 for place, head, decay in self.heads:
                     if place == depth:
@@ -155,9 +183,11 @@ class StreamedRows:
         several: list[Moments] = []
         for z, y, weights, _ in self.blocks():
             if not several:
-                several = [Moments(each.weights.shape[1], y.shape[1]) for each in layers]
+                several = [Moments(each.weights.shape[1], y.shape[1], z.device) for each in layers]
             for layer, moments in zip(layers, several, strict=True):
                 moments.update(layer(z), y, weights)
+        if not several:
+            raise TaskError(NO_ROWS)
         if self.shared:
             several = [merge_across(each) for each in several]
         scores = [judge(each) for each in several] if len(several) > 1 else [0.0]
@@ -169,6 +199,24 @@ class StreamedRows:
         return replace(self, heads=(*self.heads, (len(self.layers), head, decay)))
 
 
+NO_ROWS = (
+    "no rows to fit; give batches that can be gone through repeatedly: a function that starts anew "
+    "at each call, not an iterator that is used up"
+)
+
+
+def check_alike(before: int, after: int) -> None:
+    """Refuse batches whose number of rows is not what it was.
+
+    >>> check_alike(3, 3)
+    """
+    if after != before:
+        raise TaskError(
+            f"the batches gave {before} rows in one pass and {after} in the next; they must give "
+            "the same rows, in the same order, whenever they are asked"
+        )
+
+
 def moments_of(rows: Rows) -> Moments:
     """The moments of all rows, of those in other processes too if they are shared."""
     moments: Moments | None = None
@@ -176,9 +224,19 @@ def moments_of(rows: Rows) -> Moments:
         if moments is None:
             moments = Moments(z.shape[1], y.shape[1], z.device)
         moments.update(z, y, weights)
+    if rows.shared and not all(told_by_each(moments is not None)):
+        # Said by all of them: one that stopped alone would leave the others waiting.
+        raise TaskError("a process has no batches; give it at least one, if need be of no rows")
+    if moments is not None and rows.shared:
+        moments = merge_across(moments)
     if moments is None or moments.weight == 0:
-        raise TaskError("no rows to fit; give batches that can be gone through repeatedly")
-    return merge_across(moments) if rows.shared else moments
+        raise TaskError(NO_ROWS)
+    if not moments.is_finite:
+        raise TaskError(
+            "the inputs or targets hold values that are not finite, or too large to be squared in "
+            "float64; drop or fill those rows, or scale them"
+        )
+    return moments
 
 
 def reweighed(rows: Rows, moments: Moments) -> Moments:
@@ -187,41 +245,63 @@ def reweighed(rows: Rows, moments: Moments) -> Moments:
     The features' own scatter is known; only what meets the labels is summed anew.
     """
     d, k = moments.d, moments.k
-    sums = _Sums({"cross": torch.zeros(d, k).double(), "labels": torch.zeros(k + 1, k).double()})
+    cross = moments.cross.new_zeros(d, k)
+    labels = Moments(0, k, moments.mean.device)
     for z, y, weights, importance in rows.blocks():
-        labels = y if importance is None else y * importance[:, None]
-        weighed = labels if weights is None else labels * weights[:, None]
-        total = torch.cat([weighed.sum(0)[None], weighed.T @ labels])
-        sums.merge(_Sums({"cross": (z - moments.feature_mean).T @ weighed, "labels": total}))
-    tensors = (merge_across(sums) if rows.shared else sums).tensors
+        told = y if importance is None else y * importance[:, None]
+        labels.update(z[:, :0], told, weights)
+        cross += (z - moments.feature_mean).T @ (
+            told if weights is None else told * weights[:, None]
+        )
+    if rows.shared:
+        cross, labels = merge_across(Added(cross)).tensor, merge_across(labels)
     found = Moments(d, k, moments.mean.device)
     found.rows, found.weight = moments.rows, moments.weight
-    mean = tensors["labels"][0] / moments.weight
-    found.mean = torch.cat([moments.feature_mean, mean])
+    found.mean = torch.cat([moments.feature_mean, labels.mean])
     found.scatter[:d, :d] = moments.features
-    found.scatter[:d, d:] = tensors["cross"]
-    found.scatter[d:, :d] = tensors["cross"].T
-    found.scatter[d:, d:] = tensors["labels"][1:] - moments.weight * torch.outer(mean, mean)
+    found.scatter[:d, d:] = cross
+    found.scatter[d:, :d] = cross.T
+    found.scatter[d:, d:] = labels.scatter
     return found
 
 
-class _Sums:
-    """Tensors by name that add up."""
+class Added:
+    """A tensor that adds up over processes.
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self.tensors = tensors
+    >>> merge_across(Added(torch.ones(2))).tensor
+    tensor([1., 1.])
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
 
     def state(self) -> dict[str, Tensor]:
-        return self.tensors
+        """The tensor by name."""
+        return {"tensor": self.tensor}
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> _Sums:
-        return cls(state)
+    def from_state(cls, state: dict[str, Tensor]) -> Added:
+        """What :meth:`state` gave."""
+        return cls(state["tensor"])
 
-    def merge(self, other: _Sums) -> _Sums:
-        for name, tensor in self.tensors.items():
-            tensor += other.tensors[name]
-        return self
+    def merge(self, other: Added) -> Added:
+        """Add another."""
+        return Added(self.tensor + other.tensor)
+
+
+def _checked(block: Block) -> Block:
+    z, y = block.z, block.y
+    if z.ndim != 2 or y.ndim != 2 or len(z) != len(y):
+        raise TaskError(
+            f"features are [rows, d] and targets [rows, k]; got {list(z.shape)} and {list(y.shape)}"
+        )
+    for name, each in (("weights", block.weights), ("importance", block.importance)):
+        if each is not None and each.shape != (len(z),):
+            raise TaskError(f"{len(z)} rows have as many {name}; got {list(each.shape)}")
+    weights, importance = (
+        None if each is None else each.double() for each in (block.weights, block.importance)
+    )
+    return Block(z.double(), y.double(), weights, importance)
 
 
 def _importance(block: Block, head: Layer, decay: float) -> Tensor:

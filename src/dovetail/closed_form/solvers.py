@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -30,9 +31,13 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.moments import Moments
 
-__all__ = ["PENALTIES", "Cholesky", "Direct", "Solver", "Spectral", "unexplained"]
+__all__ = ["PENALTIES", "Cholesky", "Direct", "Solver", "Spectral", "cholesky_of", "unexplained"]
 
 EPS = torch.finfo(torch.float64).eps
+ROUNDED = 16 * EPS
+"""What the mean of equal values may differ from them, relatively."""
+SMALL = 64
+"""Features for which all eigenvalues are found sooner than two are estimated."""
 
 PENALTIES = (0.0, *(10.0 ** (step / 2) for step in range(-28, 5)))
 """What ``"auto"`` tries, in units of the mean eigenvalue; zero is the pseudoinverse."""
@@ -42,8 +47,12 @@ class Solver(Protocol):
     """What a layer asks of a factorisation."""
 
     penalty: float
-    condition: float
     labels: Tensor
+
+    @property
+    def condition(self) -> float:
+        """Largest by smallest eigenvalue of what was solved with."""
+        ...
 
     def carry(self, projection: Tensor) -> Tensor:
         """:math:`\\tilde Z^+ \\tilde Z P` for ``P [d, c]``."""
@@ -65,14 +74,20 @@ class Cholesky:
     def __init__(self, moments: Moments, penalty: float = 0.0) -> None:
         self._s = moments.features
         self.penalty = penalty
-        diagonal = self._s.diagonal() + penalty
-        # A feature that never changes carries nothing: its row and column are zero, and stay so.
-        self._scale = torch.where(diagonal > 0, diagonal, torch.ones_like(diagonal)).rsqrt()
+        changing = _changing(moments)
+        diagonal = torch.where(changing, self._s.diagonal(), 1.0) + penalty
+        # A feature that never changes carries nothing: its weights are zero.
+        self._scale = diagonal.rsqrt() * changing
         scaled = self._s * self._scale[:, None] * self._scale
-        scaled.diagonal().copy_(torch.ones_like(diagonal))
-        self._factor, self.jitter = _factorised(scaled)
-        self.condition = _condition(scaled, self._factor)
+        scaled.diagonal().fill_(1.0)
+        self._scaled = scaled
+        self._factor, self.jitter = cholesky_of(scaled)
         self.labels = self._solve(moments.cross)
+
+    @cached_property
+    def condition(self) -> float:
+        """Largest by smallest eigenvalue of the scaled matrix, estimated."""
+        return _condition(self._scaled, self._factor)
 
     def carry(self, projection: Tensor) -> Tensor:
         r""":math:`(S + \lambda I)^{-1} S P`."""
@@ -110,10 +125,11 @@ class Spectral:
         self._v, self._s, self._c = vectors[:, kept], s[kept], projected[kept]
         self.condition = largest / float(self._s.min()) if bool(kept.any()) else 1.0
         choices = (penalty,) if isinstance(penalty, float | int) else tuple(penalty)
+        self._chosen = len(choices) > 1
         self.penalty = (
-            float(choices[0])
-            if len(choices) == 1
-            else choices[int(self._cross_validated(choices, left, rows).argmin())]
+            choices[int(self._cross_validated(choices, left, rows).argmin())]
+            if self._chosen
+            else float(choices[0])
         )
         if self.penalty and len(self._s):
             self.condition = (largest + self.penalty) / (float(self._s.min()) + self.penalty)
@@ -130,13 +146,19 @@ class Spectral:
     ) -> Spectral:
         """From rows ``[n, d]`` and targets ``[n, k]``: singular values with all their digits."""
         total = float(len(z)) if weights is None else float(weights.sum())
-        z, y = _centred(z, weights), _centred(y, weights)
-        rows_left, triangle = torch.linalg.qr(z)
-        u, singular, vh = torch.linalg.svd(triangle, full_matrices=False)
-        turned = u.T @ (rows_left.T @ y)  # U^T Y
-        left = (y.square().sum(0) - turned.square().sum(0)).clamp(min=0)
+        d = z.shape[1]
+        both = torch.cat([_centred(z, weights), _centred(y, weights)], dim=1)
+        # Z = Q [T; 0] and Q^T Y stand side by side in the triangle of both: Q is not needed.
+        triangle = torch.linalg.qr(both, mode="r").R
+        rank = min(len(z), d)
+        u, singular, vh = torch.linalg.svd(triangle[:rank, :d], full_matrices=False)
+        turned = u.T @ triangle[:rank, d:]  # U^T Y
         if tolerance is None:
             tolerance = (max(z.shape) * EPS) ** 2
+        dropped = (
+            singular.square() <= tolerance * singular.square().amax() if rank else singular > 0
+        )
+        left = triangle[rank:, d:].square().sum(0) + turned[dropped].square().sum(0)
         return cls(
             singular.square(),
             vh.T,
@@ -155,7 +177,8 @@ class Spectral:
         tolerance: float | None = None,
     ) -> Spectral:
         """From moments: half the digits of the singular values, but no row is needed."""
-        s, v = torch.linalg.eigh(moments.features)
+        changing = _changing(moments).to(moments.features)
+        s, v = torch.linalg.eigh(moments.features * changing[:, None] * changing)
         c = v.T @ moments.cross
         if tolerance is None:
             tolerance = max(1, len(s)) * EPS
@@ -166,8 +189,15 @@ class Spectral:
         return cls(s, v, c, left, moments.weight, choices, tolerance)
 
     def carry(self, projection: Tensor) -> Tensor:
-        r""":math:`V \operatorname{diag}(s / (s + \lambda)) V^\top P`."""
-        return self._v @ ((self._v.T @ projection) * (self._s / (self._s + self.penalty))[:, None])
+        r""":math:`V \operatorname{diag}(s / (s + \lambda)) V^\top P`.
+
+        A penalty chosen by cross-validation is about the labels, which are noisy or out of reach;
+        what is carried along is neither, and stays whole: :math:`V V^\top P`.
+        """
+        turned = self._v.T @ projection
+        if not self._chosen:
+            turned *= (self._s / (self._s + self.penalty))[:, None]
+        return self._v @ turned
 
     def _cross_validated(self, penalties: Sequence[float], left: Tensor, rows: float) -> Tensor:
         r"""Generalised cross-validation :math:`\sum_k \lVert r_k\rVert^2 / (1 - \nu/n)^2`, ``[p]``.
@@ -186,6 +216,8 @@ class Spectral:
 class Direct:
     r"""``torch.linalg.lstsq`` on the rows: :math:`\min_W \lVert \tilde Z W - T\rVert`.
 
+    A penalty stands below the rows as :math:`\sqrt\lambda I`, with nothing as its target.
+
     >>> rows = torch.tensor([[0.0], [1.0], [2.0]]).double()
     >>> Direct(rows, 3 * rows).labels
     tensor([[3.0000]], dtype=torch.float64)
@@ -196,10 +228,13 @@ class Direct:
         z: Tensor,
         y: Tensor,
         weights: Tensor | None = None,
+        penalty: float = 0.0,
         driver: str = "gelsd",
     ) -> None:
-        self._z, self._driver = _centred(z, weights), driver
-        self.penalty = 0.0
+        self._driver, self.penalty = driver, penalty
+        self._z = _centred(z, weights)
+        below = math.sqrt(penalty) * torch.eye(z.shape[1] if penalty else 0, z.shape[1]).to(z)
+        self._rows, self._below = torch.cat([self._z, below]), len(below)
         self.labels, singular = self._solve(_centred(y, weights))
         largest = float(singular.max()) if len(singular) else 0.0
         kept = singular[singular > max(z.shape) * EPS * largest]
@@ -210,7 +245,8 @@ class Direct:
         return self._solve(self._z @ projection)[0]
 
     def _solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
-        found = torch.linalg.lstsq(self._z, right, driver=self._driver)
+        padded = torch.cat([right, right.new_zeros(self._below, right.shape[1])])
+        found = torch.linalg.lstsq(self._rows, padded, driver=self._driver)
         return found.solution, found.singular_values
 
 
@@ -232,21 +268,41 @@ def _penalties(eigenvalues: Tensor, rows: float) -> tuple[float, ...]:
     return tuple(step * scale for step in PENALTIES) if scale > 0 else (0.0,)
 
 
+def _changing(moments: Moments) -> Tensor:
+    """Which features vary by more than their mean is rounded ``[d]``."""
+    least = moments.weight * (ROUNDED * moments.feature_mean).square()
+    return moments.features.diagonal() > least
+
+
 def _centred(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Rows without their (weighted) mean, and times the root of their weight."""
-    if weights is None:
-        return values - values.mean(0)
-    mean = weights @ values / weights.sum()
-    return (values - mean) * weights.sqrt()[:, None]
+    """Rows without their (weighted) mean, and times the root of their weight.
+
+    Where nothing is left but the rounding of the mean, it is made zero.
+    """
+    mean = values.mean(0) if weights is None else weights @ values / weights.sum()
+    found = values - mean
+    alike = torch.linalg.vector_norm(found, math.inf, dim=0) <= ROUNDED * mean.abs()
+    if bool(alike.any()):
+        found[:, alike] = 0.0
+    return found if weights is None else found.mul_(weights.sqrt()[:, None])
 
 
-def _factorised(matrix: Tensor) -> tuple[Tensor, float]:
+def cholesky_of(matrix: Tensor) -> tuple[Tensor, float]:
+    """The factor of a matrix of unit diagonal, and what had to be added to the diagonal for it.
+
+    The matrix is changed by as much.
+
+    >>> cholesky_of(torch.eye(1).double())
+    (tensor([[1.]], dtype=torch.float64), 0.0)
+    """
     jitter = 0.0
     for _ in range(12):
         factor, failed = torch.linalg.cholesky_ex(matrix)
-        if not int(failed) and bool(factor.diagonal().isfinite().all()):
+        pivots = factor.diagonal().square()
+        # A pivot as small as the rounding is none: what it divides would be noise.
+        if not int(failed) and bool((pivots > len(matrix) * EPS).all() & pivots.isfinite().all()):
             return factor, jitter
-        more = len(matrix) * EPS if jitter == 0 else 9 * jitter
+        more = 100 * len(matrix) * EPS if jitter == 0 else 9 * jitter
         matrix.diagonal().add_(more)
         jitter += more
     raise SettingsError(
@@ -255,12 +311,19 @@ def _factorised(matrix: Tensor) -> tuple[Tensor, float]:
     )
 
 
-def _condition(matrix: Tensor, factor: Tensor, steps: int = 12) -> float:
-    """Largest by smallest eigenvalue, by power iteration with the matrix and with its inverse."""
-    if len(matrix) == 0:
+def _condition(matrix: Tensor, factor: Tensor, steps: int = 5, starts: int = 4) -> float:
+    """Largest by smallest eigenvalue, by subspace iteration with the matrix and its inverse."""
+    d = len(matrix)
+    if d == 0:
         return 1.0
-    up = down = torch.linspace(1.0, 2.0, len(matrix), dtype=matrix.dtype, device=matrix.device)
+    if d <= SMALL:
+        values = torch.linalg.eigvalsh(matrix)
+        return float(values[-1] / values[0].clamp(min=EPS * EPS))
+    # Fixed starts, so that a figure can be repeated; several, so that none is blind to a direction.
+    draw = torch.Generator().manual_seed(0)
+    up = down = torch.randn(d, min(d, starts), generator=draw, dtype=matrix.dtype).to(matrix.device)
     for _ in range(steps):
-        up, down = matrix @ up, torch.cholesky_solve(down[:, None], factor)[:, 0]
-        up, down = up / up.norm(), down / down.norm()
-    return float((matrix @ up).norm() * torch.cholesky_solve(down[:, None], factor).norm())
+        up = torch.linalg.qr(matrix @ up).Q
+        down = torch.linalg.qr(torch.cholesky_solve(down, factor)).Q
+    largest = torch.linalg.matrix_norm(matrix @ up, 2)
+    return float(largest * torch.linalg.matrix_norm(torch.cholesky_solve(down, factor), 2))

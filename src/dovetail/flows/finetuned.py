@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from dovetail.adapt.front import front_of, with_head
 from dovetail.adapt.networks import default_network
-from dovetail.adapt.probe import class_names
 from dovetail.core.errors import ContractError, CutError, SettingsError, TaskError, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import chosen_parameters
@@ -34,6 +33,7 @@ from dovetail.running.estimator_inputs import (
     as_classes,
     as_inputs,
     as_numbers,
+    class_names,
     refuse_other_count,
     seed_of,
 )

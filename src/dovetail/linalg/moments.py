@@ -50,21 +50,29 @@ class Moments:
             )
         if len(z) == 0:
             return self
-        a = torch.cat([z, y], dim=1).double()
+        mean = self.mean.new_empty(self.d + self.k)
         if weights is None:
-            weight, mean = float(len(a)), a.mean(0)
-            a -= mean
-            scatter = a.T @ a
+            weight = float(len(z))
+            mean[: self.d] = z.mean(0, dtype=mean.dtype)
+            mean[self.d :] = y.mean(0, dtype=mean.dtype)
         else:
             w = weights.double()
+            if bool((w < 0).any()):
+                raise TaskError("a row's weight is negative; weights are zero or more")
             weight = float(w.sum())
             if weight == 0:
+                self.rows += len(z)
                 return self
-            mean = w @ a / weight
-            a -= mean
-            scatter = (a * w[:, None]).T @ a
-        # In place: these matrices are the largest thing a streaming fit holds.
-        return self._add(len(z), weight, mean, scatter)
+            mean[: self.d], mean[self.d :] = w @ z.double() / weight, w @ y.double() / weight
+        # One copy of the rows, centred on its way, and one product, added where it belongs: these
+        # are what a streaming fit spends its time on, and the largest things it holds.
+        a = mean.new_empty(len(z), self.d + self.k)
+        torch.sub(z, mean[: self.d], out=a[:, : self.d])
+        torch.sub(y, mean[self.d :], out=a[:, self.d :])
+        if weights is not None:
+            a *= w.sqrt()[:, None]
+        self.scatter.addmm_(a.T, a)
+        return self._moved(len(z), weight, mean)
 
     def merge(self, other: Moments) -> Moments:
         """Add the rows another has seen."""
@@ -73,19 +81,33 @@ class Moments:
                 f"moments of {other.d} features and {other.k} targets do not add to those of "
                 f"{self.d} and {self.k}"
             )
-        return self._add(other.rows, other.weight, other.mean, other.scatter)
+        self.scatter += other.scatter
+        return self._moved(other.rows, other.weight, other.mean)
 
-    def _add(self, rows: int, weight: float, mean: Tensor, scatter: Tensor) -> Moments:
+    def _moved(self, rows: int, weight: float, mean: Tensor) -> Moments:
+        """What follows from rows with another mean, once their own scatter has been added."""
+        self.rows += rows
         if weight == 0:
+            return self
+        if self.weight == 0:
+            self.mean, self.weight = mean, weight
             return self
         total = self.weight + weight
         apart = mean - self.mean
-        self.scatter += scatter
-        if self.weight > 0:
-            self.scatter.addr_(apart, apart, alpha=self.weight * weight / total)
+        self.scatter.addr_(apart, apart, alpha=self.weight * weight / total)
         self.mean = self.mean + apart * (weight / total)
-        self.rows, self.weight = self.rows + rows, total
+        self.weight = total
         return self
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all rows were finite, and small enough to be squared.
+
+        >>> Moments(1, 1).update(torch.tensor([[1.0], [torch.nan]]), torch.ones(2, 1)).is_finite
+        False
+        """
+        # A column that is not finite, or overflows, shows in its own variance.
+        return bool(self.scatter.diagonal().isfinite().all())
 
     @property
     def features(self) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ __all__ = [
     "as_labels",
     "as_numbers",
     "as_rows",
+    "as_weights",
+    "class_names",
     "refuse_other_count",
     "seed_of",
 ]
@@ -144,6 +147,43 @@ def as_numbers(y: Any) -> tuple[Tensor, bool]:
             "more; scale them down"
         )
     return columns, values.ndim == 1
+
+
+def as_weights(sample_weight: Any, count: int) -> Tensor | None:
+    """Weights of ``count`` rows, float64 and not negative; a number is the weight of each.
+
+    >>> as_weights([1, 0.5], 2)
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    >>> as_weights([1, -1], 2)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: sample weights must not be negative, found -1
+    """
+    if sample_weight is None:
+        return None
+    if isinstance(sample_weight, Real):
+        sample_weight = np.full(count, float(sample_weight))
+    options: dict[str, Any] = {"ensure_2d": False, "dtype": np.float64}
+    with _refusals():
+        values = np.array(check_array(_on_cpu(sample_weight), input_name="weights", **options))
+    if values.shape != (count,):
+        raise TaskError(f"sample weights have shape {list(values.shape)}; give one for each row")
+    if values.min() < 0:
+        raise TaskError(f"sample weights must not be negative, found {values.min():g}")
+    return torch.from_numpy(values)
+
+
+def class_names(classes: Any) -> tuple[str, ...]:
+    """Classes as a part names them: whole numbers without a point.
+
+    >>> class_names(np.array([0.0, 1.0])), class_names(np.array(["ant", "bee"]))
+    (('0', '1'), ('ant', 'bee'))
+    """
+    listed = classes.tolist()
+    return tuple(
+        str(int(each)) if isinstance(each, float) and each.is_integer() else str(each)
+        for each in listed
+    )
 
 
 def refuse_other_count(inputs: Tensor, targets: Tensor) -> None:

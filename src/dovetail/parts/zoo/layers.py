@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import RecipeError
@@ -11,6 +12,8 @@ from dovetail.objectives.unit import unit_length
 
 __all__ = [
     "Activation",
+    "DType",
+    "FlattenTo",
     "Norm",
     "UnitLength",
     "activation_layer",
@@ -20,13 +23,35 @@ __all__ = [
 ]
 
 Norm = Literal["batch", "layer", "instance", "none"]
-Activation = Literal["relu", "tanh", "sigmoid", "gelu"]
+Activation = Literal[
+    "relu",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "leaky-relu",
+    "elu",
+    "celu",
+    "selu",
+    "softplus",
+    "hardtanh",
+    "relu6",
+    "identity",
+]
+DType = Literal["float32", "float64"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
     "gelu": nn.GELU,
+    "leaky-relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "celu": nn.CELU,
+    "selu": nn.SELU,
+    "softplus": nn.Softplus,
+    "hardtanh": nn.Hardtanh,
+    "relu6": nn.ReLU6,
+    "identity": nn.Identity,
 }
 
 
@@ -42,6 +67,24 @@ class UnitLength(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[n, ...]`` to ``[n, ...]``."""
         return unit_length(x.flatten(1)).reshape(x.shape)
+
+
+class FlattenTo(nn.Flatten):
+    """Rows of one dtype, whatever floating-point type the inputs come in.
+
+    Tasks hold float32, and weights of float64 do not multiply with it.
+
+    >>> FlattenTo(torch.float64)(torch.zeros(2, 3, 4)).dtype
+    torch.float64
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[n, ...]`` to rows ``[n, d]``."""
+        return super().forward(x).to(self.dtype)
 
 
 def activation_layer(name: Activation) -> nn.Module:

@@ -1,0 +1,82 @@
+"""How a network was fitted, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.closed_form.platonic import LayerFit
+from dovetail.core.records import Record
+from dovetail.core.views import Figure, Series, Table, Text, View
+
+__all__ = ["PlatonicFit"]
+
+MOST_LINES = 40
+"""Of the table; of a deeper network every so-manieth layer is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatonicFit(Record, kind="platonic-fit"):
+    """The layers of a platonic fit, the inputs before them, and the passes over the rows.
+
+    >>> layer = LayerFit(8, "random", 1.0, 5, 0.0, 10.0, 0.25, 0.01)
+    >>> PlatonicFit(n=100, passes=1, start=layer, layers=(layer, layer), kept=1).title
+    'Platonic fit of 1 hidden layer to 100 rows'
+    """
+
+    n: int
+    passes: int
+    start: LayerFit
+    layers: tuple[LayerFit, ...]
+    kept: int
+    """Layers of the network; those behind were tried and dropped (``patience``)."""
+
+    @property
+    def title(self) -> str:
+        """How deep, and on how much."""
+        return f"Platonic fit of {self.kept} hidden layer{'s' * (self.kept != 1)} to {self.n} rows"
+
+    @property
+    def distance(self) -> float:
+        """The least squares distance of the network."""
+        return (self.start, *self.layers)[self.kept].distance
+
+    @property
+    def seconds(self) -> float:
+        """What all layers took together."""
+        return self.start.seconds + sum(layer.seconds for layer in self.layers)
+
+    def view(self) -> View:
+        """A line for each layer, and how the least squares distance went."""
+        everything = (self.start, *self.layers)
+        step = -(-len(everything) // MOST_LINES)
+        shown = sorted({*range(0, len(everything), step), self.kept})
+        rows = tuple(
+            (
+                "inputs" if i == 0 else str(i) if i <= self.kept else f"{i} (dropped)",
+                layer.width,
+                layer.projection,
+                layer.distance,
+                layer.penalty,
+                layer.condition,
+                layer.seconds,
+            )
+            for i, layer in ((i, everything[i]) for i in shown)
+        )
+        distances = tuple(layer.distance for layer in everything)
+        return (
+            Text(f"{self.seconds:.3g} s, {self.passes} passes over {self.n} rows."),
+            Table(
+                ("layer", "width", "projection", "LSD", "penalty", "condition", "seconds"),
+                rows,
+                formats=("", "d", "", ".4g", ".2g", ".2g", ".3f"),
+                caption="LSD: what least squares on the layer leaves of the targets, a row.",
+            ),
+            Figure(
+                "line",
+                "Least squares distance by layer",
+                (Series("LSD", tuple(range(len(everything))), distances),),
+                "layer (0: the inputs)",
+                "LSD",
+                log_y=all(0 < each < float("inf") for each in distances),
+            ),
+        )

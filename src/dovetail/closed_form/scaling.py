@@ -1,0 +1,89 @@
+r"""Inputs and targets as the recurrence wants them, and its network as the user wants it.
+
+Each input is centred, and all are divided by one number, the root of their mean variance:
+
+.. math:: z = (x - \bar x) / s, \qquad s^2 = \tfrac1d \textstyle\sum_j \operatorname{Var} x_j .
+
+So neither an offset nor the unit of the inputs changes the network, while inputs of unequal spread
+stay unequal (pixels at the border of images are best left small).  An input that never changes
+counts for nothing.  Numbers to predict are standardised column by column.
+
+All of it is affine, and is folded into the first and the last layer afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dovetail.closed_form.layers import Layer
+from dovetail.closed_form.platonic import Platonic
+from dovetail.closed_form.spread import Spread
+from dovetail.core.errors import TaskError
+
+__all__ = ["Scaling", "scaling_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """``z = (x - centre) * factor`` for inputs ``[d]``, the same for targets ``[k]``.
+
+    >>> one = torch.ones(1).double()
+    >>> Scaling(3 * one, one / 2, one, one).inputs(torch.tensor([[5.0]]).double())
+    tensor([[1.]], dtype=torch.float64)
+    """
+
+    centre: Tensor
+    factor: Tensor
+    target_centre: Tensor
+    target_factor: Tensor
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Rows ``[n, d]`` as the recurrence wants them."""
+        return (x - self.centre).mul_(self.factor)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets ``[n, k]`` as the recurrence wants them."""
+        return (y - self.target_centre).mul_(self.target_factor)
+
+    def folded(self, network: Platonic) -> list[Layer]:
+        """The layers that do to raw inputs what the network does to scaled ones, head included."""
+        back = self.target_factor.reciprocal()
+        head = replace(
+            network.head,
+            weights=network.head.weights * back,
+            bias=network.head.bias * back + self.target_centre,
+        )
+        first, *rest = *network.layers, head
+        weights = self.factor[:, None] * first.weights
+        return [replace(first, weights=weights, bias=first.bias - self.centre @ weights), *rest]
+
+
+def scaling_of(spread: Spread, inputs: int, columns: int) -> Scaling:
+    """The scaling of ``inputs`` inputs; what the spread knows beyond is of numbers to predict.
+
+    Args:
+        spread: Of inputs, and of numbers to predict beside them.
+        inputs: How many of the columns are inputs.
+        columns: How many targets there are; those the spread does not know stay as they are.
+
+    >>> scaling_of(Spread(2).update(torch.tensor([[0.0, 7.0], [2.0, 7.0]])), 2, 1).factor
+    tensor([1.4142, 0.0000], dtype=torch.float64)
+    """
+    changes = (~spread.constant[:inputs]).double()
+    power = float((spread.variance[:inputs] * changes).mean())
+    if not 1e-280 < power < 1e280 and power != 0.0:
+        raise TaskError(
+            f"the inputs vary by {power**0.5:.3g}, and products of such numbers are beyond "
+            "float64; bring them nearer to one"
+        )
+    factor = changes * power**-0.5 if power > 0 else torch.zeros_like(changes)
+    centre, scale = torch.zeros(columns).double(), torch.ones(columns).double()
+    if len(spread.mean) > inputs:
+        centre = spread.mean[inputs:]
+        deviation = spread.variance[inputs:].sqrt()
+        known = ~spread.constant[inputs:] & (deviation > 0)
+        scale = torch.where(known, deviation, torch.ones_like(deviation))
+    return Scaling(spread.mean[:inputs], factor, centre, scale.reciprocal())

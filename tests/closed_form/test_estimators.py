@@ -1,0 +1,332 @@
+"""The platonic estimators: what they fit, what they refuse, and how they say so."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references.platonic_estimator import outputs, ridge
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dovetail.closed_form import LayerFit, PlatonicClassifier, PlatonicRegressor
+from dovetail.closed_form.spread import Spread
+from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.records import load_record
+from dovetail.core.seeds import generator
+from dovetail.running.estimator_inputs import InputTypeError
+
+
+@pytest.fixture
+def rows():
+    """Three curved classes of 2 inputs, and a number to predict."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(120, 2))
+    return x, np.digitize((x**2).sum(1), [0.8, 2.2]), np.sin(x[:, 0]) + 0.3 * x[:, 1]
+
+
+def drawn(widths, inputs, columns, seed=0):
+    """The projections that the recurrence draws: a row for the bias, the features, the labels."""
+    found, before = [], inputs
+    for i, width in enumerate(widths):
+        size = (1 + before + columns, width)
+        draw = torch.randn(*size, generator=generator(seed, "try", i, 0), dtype=torch.float64)
+        found.append(draw.numpy())
+        before = width
+    return found
+
+
+@pytest.mark.parametrize("solver", ["pinv", "cholesky", "eigen"])
+def test_the_scores_are_the_slow_ones(rows, solver):
+    x, y, _ = rows
+    net = PlatonicClassifier(
+        (6, 5),
+        "tanh",
+        "random",
+        n_tries=1,
+        target_scale=0.5,
+        label_weight=2.0,
+        ridge=0.1,
+        solver=solver,
+    ).fit(x, y)
+    slow = outputs(x, np.eye(3)[y], drawn((6, 5), 2, 3), np.tanh, 0.5, 2.0, 0.1)
+    np.testing.assert_allclose(net.decision_function(x), slow, atol=1e-9)
+
+
+def test_numbers_are_the_slow_ones_in_their_own_units(rows):
+    x, _, y = rows
+    several = np.stack([1000 * y + 5, y - 3], 1)
+    net = PlatonicRegressor((6,), "tanh", "random", n_tries=1, label_weight=2.0, ridge=0.1)
+    standard = (several - several.mean(0)) / several.std(0)
+    slow = outputs(x, standard, drawn((6,), 2, 2), np.tanh, 1.0, 2.0, 0.1)
+    found = net.fit(x, several).predict(x)
+    np.testing.assert_allclose(found, slow * several.std(0) + several.mean(0), rtol=1e-8)
+
+
+def test_two_classes_are_one_column(rows):
+    x, y, _ = rows
+    net = PlatonicClassifier((), ridge=0.0).fit(x, np.array(["owl", "cat"])[(y > 0).astype(int)])
+    weights, bias = ridge(x, np.where(y > 0, -1.0, 1.0)[:, None], 0.0)
+    assert net.classes_.tolist() == ["cat", "owl"]
+    np.testing.assert_allclose(net.decision_function(x), (x @ weights + bias)[:, 0], atol=1e-10)
+    assert net.predict(x).tolist() == [
+        "owl" if score > 0 else "cat" for score in net.decision_function(x)
+    ]
+
+
+@pytest.mark.parametrize("kind", [PlatonicClassifier, PlatonicRegressor])
+def test_neither_offset_nor_unit_of_the_inputs_matters(rows, kind):
+    x, y, _ = rows
+    asked = {"hidden_layer_sizes": (8, 8), "activation": "tanh", "ridge": 1e-3}
+    one, other = kind(**asked).fit(x, y), kind(**asked).fit(50 + 1000 * x, y)
+    np.testing.assert_allclose(one.outputs(x), other.outputs(50 + 1000 * x), atol=1e-7)
+
+
+@pytest.mark.parametrize("projection", ["random", "pca", "elm"])
+@pytest.mark.parametrize("solver", ["pinv", "cholesky"])
+def test_a_weight_is_so_many_copies(rows, projection, solver):
+    x, y, _ = rows
+    weights = np.random.default_rng(1).integers(0, 4, len(x))
+    net = PlatonicClassifier((4, 4), "tanh", projection, ridge=1e-2, solver=solver)
+    weighed = clone(net).fit(x, y, sample_weight=weights)
+    copied = clone(net).fit(np.repeat(x, weights, 0), np.repeat(y, weights))
+    np.testing.assert_allclose(weighed.decision_function(x), copied.decision_function(x), atol=1e-7)
+
+
+def test_a_deep_network_learns_what_a_line_cannot(rows):
+    x, y, curve = rows
+    assert PlatonicClassifier((32, 32), "tanh").fit(x, y).score(x, y) > 0.95
+    assert PlatonicClassifier(()).fit(x, y).score(x, y) < 0.7
+    assert PlatonicRegressor((16, 16), "celu").fit(x, curve).score(x, curve) > 0.99
+
+
+def test_attributes_tell_the_fit(rows, tmp_path):
+    x, y, _ = rows
+    net = PlatonicClassifier((8, 6), "tanh", n_tries=3, ridge=1e-6).fit(x, y)
+    assert [each.shape for each in net.coefs_] == [(2, 8), (8, 6), (6, 3)]
+    assert [each.shape for each in net.intercepts_] == [(8,), (6,), (3,)]
+    assert (net.n_layers_, net.n_outputs_, net.n_features_in_) == (4, 3, 2)
+    z = x
+    for weights, bias in zip(net.coefs_[:-1], net.intercepts_[:-1], strict=True):
+        z = np.tanh(z @ weights + bias)
+    scores = z @ net.coefs_[-1] + net.intercepts_[-1]
+    np.testing.assert_allclose(scores, net.decision_function(x), atol=1e-9)
+    assert all(isinstance(fit, LayerFit) and fit.tries == 3 for fit in net.fits_)
+    error = ((np.eye(3)[y] - scores) ** 2).sum(1).mean()
+    assert net.distances_[-1] == pytest.approx(error, rel=1e-6)
+    assert (net.conditions_ >= 1).all()
+    _, table, figure = net.record_.view()
+    assert [row[1] for row in table.rows] == [2, 8, 6]
+    assert figure.series[0].y[1:] == tuple(net.distances_)
+    assert load_record(net.record_.save(tmp_path / "fit.json")) == net.record_
+
+
+def test_patience_keeps_the_layers_up_to_the_lowest(rows):
+    x, y, _ = rows
+    net = PlatonicClassifier((4,) * 60, "tanh", n_tries=1, ridge=1.0, patience=2).fit(x, y)
+    best = int(net.distances_.argmin())
+    assert len(net.fits_) == best + 3 < 60
+    assert len(net.coefs_) == best + 2 == net.record_.kept + 1
+    measured = net.to_part().origin.measured["least squares distance"]
+    assert measured == pytest.approx(net.distances_[best])
+    assert "(dropped)" in str(net.record_.view()[1].rows)
+
+
+def test_a_long_table_is_thinned(rows):
+    x, y, _ = rows
+    net = PlatonicClassifier((2,) * 100, "tanh", n_tries=1, ridge=1.0).fit(x, y)
+    assert 30 < len(net.record_.view()[1].rows) < 45
+    assert net.record_.view()[1].rows[-1][0] == "100"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "width", "chosen"),
+    [(2, 8, ["random"]), (16, 8, ["sorted-pca", "random"]), (16, 41, ["random"])],
+)
+def test_auto_chooses_by_inputs_and_rows(inputs, width, chosen):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(40, inputs))
+    net = PlatonicClassifier((width, 4)).fit(x, x[:, 0] > 0)
+    assert net.record_.settings["projection"] == chosen
+
+
+def test_deterministic_needs_no_seed():
+    x = np.random.default_rng(0).normal(size=(60, 16))
+    y = x[:, 0] * x[:, 1] > 0
+    one, other = (
+        PlatonicClassifier((20, 10), projection="deterministic", random_state=seed).fit(x, y)
+        for seed in (0, 1)
+    )
+    assert [fit.projection for fit in one.fits_] == ["sorted-pca", "pca"]
+    assert np.array_equal(one.decision_function(x), other.decision_function(x))
+
+
+def test_it_is_at_home_in_scikit_learn(rows):
+    x, y, _ = rows
+    names = np.array(["ant", "bee", "cat"])[y]
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), PlatonicClassifier(activation="tanh")),
+        {"platonicclassifier__hidden_layer_sizes": [(2,), (24, 24)]},
+        cv=3,
+    ).fit(x, names)
+    assert search.best_params_ == {"platonicclassifier__hidden_layer_sizes": (24, 24)}
+    sure = CalibratedClassifierCV(PlatonicClassifier((16,), "tanh"), cv=3).fit(x, names)
+    assert sure.predict_proba(x).shape == (120, 3)
+    net = PlatonicClassifier((16,), "tanh").fit(x, names)
+    for again in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net)):
+        assert again.predict(x).tolist() == net.predict(x).tolist()
+
+
+@pytest.mark.parametrize("library", ["pandas", "pyarrow"])
+def test_a_data_frame_names_its_columns(rows, library):
+    frames = pytest.importorskip(library)
+    x, y, _ = rows
+    columns = {"age": x[:, 0], "height": x[:, 1]}
+    frame = frames.DataFrame(columns) if library == "pandas" else frames.table(columns)
+    net, plain = (PlatonicClassifier((16,), "tanh").fit(each, y) for each in (frame, x))
+    assert net.feature_names_in_.tolist() == ["age", "height"]
+    assert net.to_part().contract.inputs == ("age", "height")
+    assert net.predict(frame).tolist() == plain.predict(x).tolist()
+    assert not hasattr(net.fit(x, y), "feature_names_in_")  # nothing of the frame is left
+
+
+def test_any_monotonic_function_activates(rows):
+    x, y, _ = rows
+    net = PlatonicClassifier((16,), activation=torch.atan, ridge=1e-6).fit(x, y)
+    assert net.score(x, y) > 0.8
+    assert "atan" in net.record_.settings["activation"]
+
+
+@pytest.mark.parametrize("kind", [PlatonicClassifier, PlatonicRegressor])
+@pytest.mark.parametrize("widths", [(3,), (300,), (4, 4)])
+def test_poor_rows_still_fit(kind, widths):
+    x, y = np.array([[1.0, 7.0], [2.0, 7.0]]), [0, 1]
+    net = kind(widths).fit(x, y)
+    assert bool(net.outputs(x).isfinite().all())
+    far = net.outputs([[1.0, -1e6], [2.0, 1e6]])
+    np.testing.assert_allclose(far, net.outputs(x), atol=1e-9)  # what never changed says nothing
+
+
+def test_one_row_predicts_itself():
+    net = PlatonicRegressor((3,)).fit([[1.0, 2.0]], [5.0])
+    assert net.predict([[1.0, 2.0], [9.0, 9.0]]).tolist() == pytest.approx([5.0, 5.0])
+
+
+def test_a_target_that_never_changes_is_predicted(rows):
+    x, _, y = rows
+    found = PlatonicRegressor((4,)).fit(x, np.stack([y, np.full(len(y), 0.1)], 1)).predict(x)
+    np.testing.assert_allclose(found[:, 1], 0.1, atol=1e-12)
+
+
+BAD_SETTINGS = [
+    ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be whole numbers from 1 on, got 0"),
+    ({"hidden_layer_sizes": (2.5,)}, "got 2.5"),
+    ({"hidden_layer_sizes": "8"}, "a tuple with a width"),
+    ({"hidden_layer_sizes": None}, "a tuple with a width"),
+    ({"activation": "gelu"}, "monotonic"),
+    ({"activation": 3}, "name or a function"),
+    ({"projection": "sorted"}, "did you mean sorted-pca"),
+    ({"projection": ("random", "pca")}, "names 2 layers, hidden_layer_sizes 1"),
+    ({"projection": ()}, "projection is a name or a tuple"),
+    ({"projection": 7}, "projection is a name or a tuple"),
+    ({"n_tries": 0}, "n_tries must be a whole number from 1 on"),
+    ({"n_tries": True}, "n_tries must be"),
+    ({"target_scale": 0}, "target_scale must be a positive number"),
+    ({"target_scale": float("nan")}, "target_scale must be a positive number"),
+    ({"label_weight": -1}, "label_weight must be a number from 0 on"),
+    ({"label_weight": "much"}, "label_weight must be 'auto'"),
+    ({"ridge": "gcv"}, "ridge must be 'auto'"),
+    ({"ridge": float("inf")}, "ridge must be a number from 0 on"),
+    ({"solver": "colesky"}, "did you mean cholesky"),
+    ({"ema": 1.5}, "ema must be between 0 and 1"),
+    ({"patience": 0}, "patience must be a whole number"),
+    ({"random_state": "x"}, "random_state must be"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), BAD_SETTINGS)
+def test_settings_that_make_no_sense_are_refused(rows, wrong, said):
+    x, y, _ = rows
+    with pytest.raises(SettingsError, match=said):
+        PlatonicClassifier(**{"hidden_layer_sizes": (4,)} | wrong).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "weights", "error", "said"),
+    [
+        ([[1.0], [np.nan]], [0, 1], None, TaskError, "NaN"),
+        ([[1.0], [2.0]], [0, 0], None, TaskError, "one class"),
+        ([[1.0], [2.0]], [0, 1, 1], None, TaskError, "2 inputs but 3 targets"),
+        (scipy.sparse.eye(2).tocsr(), [0, 1], None, InputTypeError, "[Ss]parse"),
+        ([[1.0], [2.0]], [0, 1], [1.0], TaskError, "one for each row"),
+        ([[1.0], [2.0]], [0, 1], [1.0, -1.0], TaskError, "not be negative"),
+        ([[1.0], [2.0]], [0, 1], [1.0, np.inf], TaskError, "infinity"),
+        ([[1.0], [2.0]], [0, 1], [0.0, 0.0], TaskError, "zero"),
+        ([[1.0], [2.0]], [0, 1], [0.0, 1.0], TaskError, "all but the class 1 are zero"),
+        ([[1e200], [-1e200]], [0, 1], None, TaskError, "beyond float64"),
+        (np.zeros((0, 2)), [], None, TaskError, "0 sample"),
+    ],
+)
+def test_data_that_make_no_sense_are_refused(x, y, weights, error, said):
+    with pytest.raises(error, match=said):
+        PlatonicClassifier((4,)).fit(x, y, weights)
+
+
+def test_a_fit_that_fails_changes_nothing(rows):
+    x, y, _ = rows
+    net = PlatonicClassifier((4,), "tanh").fit(x, y)
+    before = dict(vars(net))
+    for inputs, labels in ((np.ones((3, 5)), [0, 0, 0]), (np.full((4, 3), np.nan), [0, 1, 0, 1])):
+        with pytest.raises(TaskError):
+            net.fit(inputs, labels)
+    net.set_params(projection="pca", hidden_layer_sizes=(400,))
+    with pytest.raises(SettingsError):
+        net.fit(x[:, :1], y)
+    net.set_params(projection="auto", hidden_layer_sizes=(4,))
+    after = vars(net)
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in before if name.endswith("_"))
+
+
+def test_images_are_flattened_and_their_shape_is_remembered():
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
+    y = images[:, 0, 0, 0] > 127
+    net = PlatonicClassifier((20,)).fit(images, y)
+    same = PlatonicClassifier((20,)).fit(images.reshape(40, 16) / 255, y)
+    np.testing.assert_allclose(
+        net.decision_function(images),
+        same.decision_function(images.reshape(40, 16) / 255),
+        atol=1e-4,
+    )
+    with pytest.raises(TaskError, match=r"\[1, 8, 2\], those that were fitted \[1, 4, 4\]"):
+        net.predict(images.reshape(40, 1, 8, 2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.floats(-1e6, 1e6), st.booleans())
+def test_spread_is_that_of_all_rows_at_once(counts, offset, with_weights):
+    draw = np.random.default_rng(sum(counts))
+    x = offset + draw.normal(size=(sum(counts), 3))
+    x[:, 2] = offset
+    weights = draw.uniform(0.1, 2, len(x)) if with_weights else np.ones(len(x))
+    spread, start = Spread(3), 0
+    for count in counts:
+        part = slice(start, start + count)
+        start += count
+        weight = torch.from_numpy(weights[part]) if with_weights else None
+        other = Spread(3).update(torch.from_numpy(x[part]), weight)
+        spread = spread.merge(Spread.from_state(other.state()))
+    mean = np.average(x, axis=0, weights=weights)
+    np.testing.assert_allclose(spread.mean, mean, rtol=1e-12)
+    variance = np.average((x - mean) ** 2, axis=0, weights=weights)
+    np.testing.assert_allclose(spread.variance, variance, atol=1e-8)
+    assert spread.constant.tolist() == [len(x) == 1, len(x) == 1, True]
