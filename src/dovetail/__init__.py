@@ -13,8 +13,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dovetail import adapt as adapt
     from dovetail import closed_form as closed_form
+    from dovetail import dist as dist
     from dovetail import lens as lens
     from dovetail import objectives as objectives
+    from dovetail import pack as pack
     from dovetail import ranking as ranking
     from dovetail import tasks as tasks
     from dovetail import testing as testing
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from dovetail.core.records import load_record as load_record
     from dovetail.flows.explain import explain_fit as explain_fit
     from dovetail.flows.finetuned import FineTuned as FineTuned
+    from dovetail.flows.packing import pack_part as pack_part
     from dovetail.parts.adopting import adopt as adopt
     from dovetail.parts.builders import builder as builder
     from dovetail.parts.cutting import cut as cut
@@ -41,7 +44,10 @@ if TYPE_CHECKING:
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
-_PACKAGES = ("adapt", "closed_form", "lens", "objectives", "ranking", "tasks", "testing", "train")
+_PACKAGES = (
+    *("adapt", "closed_form", "dist", "lens", "objectives"),
+    *("pack", "ranking", "tasks", "testing", "train"),
+)
 
 _HOMES = {
     # make and load
@@ -70,6 +76,7 @@ _HOMES = {
     "rank": "ranking.ranker",
     # keep
     "Shelf": "shelf.store",
+    "pack_part": "flows.packing",
     "load_record": "core.records",
     # fail
     "DovetailError": "core.errors",

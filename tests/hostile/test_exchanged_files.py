@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hostile.cases import CONFIG, PROBE, WEIGHTS, honest
+from hostile.cases import CONFIG, CONTAINER, PROBE, WEIGHTS, container, honest, pack_folder
 from torch import nn
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
 from dovetail.parts import builders, disk, planning
+from dovetail.parts.packing import with_packed
 from dovetail.parts.part import Part, build
 
 
@@ -43,6 +44,15 @@ def when_hashed(monkeypatch, hashed, exchange):
 
 def test_weights_exchanged_after_their_hash_was_checked(folder, other, monkeypatch):
     when_hashed(monkeypatch, WEIGHTS, lambda: os.replace(other / WEIGHTS, folder / WEIGHTS))
+    with pytest.raises(FormatError, match="digest differs"):
+        Part.from_pretrained(folder)
+
+
+def test_a_container_exchanged_after_its_hash_was_checked(folder, tmp_path, monkeypatch):
+    pack_folder(folder)
+    part = build("mlp", shape=(4,), hidden=(5, 5), classes=3, seed=1)
+    other = with_packed(part, container(part)).save_pretrained(tmp_path / "other")
+    when_hashed(monkeypatch, CONTAINER, lambda: os.replace(other / CONTAINER, folder / CONTAINER))
     with pytest.raises(FormatError, match="digest differs"):
         Part.from_pretrained(folder)
 

@@ -14,8 +14,12 @@ from shelf.hub_server import hub_server
 
 from dovetail.cli.main import main
 from dovetail.core.errors import FormatError, MissingExtraError, ShelfError
+from dovetail.pack.compressing import compress
+from dovetail.parts.packing import with_packed
 from dovetail.shelf import hub
 from dovetail.shelf.store import Shelf
+
+PLAIN = ("manifest.json", "config.json", "model.safetensors", "probe.safetensors", "README.md")
 
 
 class FakeErrors(types.ModuleType):
@@ -115,7 +119,14 @@ def test_the_folder_on_the_shelf_goes_as_it_is(fake, shelf, tiny):
     hub.push("net@1", "me/net", shelf=shelf, private=False)
     assert fake.made == {"me/net": False}
     sent = {path.name: path.read_bytes() for path in (fake.root / "me" / "net").iterdir()}
-    assert sent == {name: (entry.folder / name).read_bytes() for name in hub.FILES}
+    assert sent == {name: (entry.folder / name).read_bytes() for name in PLAIN}
+
+
+def test_a_packed_part_goes_and_comes_back_packed(fake, tiny):
+    small = with_packed(tiny(), compress(tiny().module.state_dict(), lossless=("*",)))
+    hub.push(small, "me/small")
+    assert (fake.root / "me" / "small" / "model.dovepack").read_bytes() == small.packed
+    assert hub.pull("me/small").packed == small.packed
 
 
 def test_a_reference_needs_a_shelf_and_a_part_that_is_whole(fake, shelf, tiny):
@@ -142,7 +153,7 @@ def test_only_files_of_a_part_are_fetched(fake, tiny, monkeypatch):
 
     monkeypatch.setattr(hub, "from_pretrained", watched)
     hub.pull("me/net")
-    assert seen == sorted(hub.FILES)
+    assert seen == sorted(PLAIN)
 
 
 def test_what_was_changed_on_the_way_is_refused(fake, tiny):
@@ -254,7 +265,7 @@ def test_the_real_package_and_a_hub_on_this_machine(shelf, tiny, tmp_path):
             timeout=120,
         )
         assert server.repos["me/net"] == {
-            name: (entry.folder / name).read_bytes() for name in hub.FILES
+            name: (entry.folder / name).read_bytes() for name in PLAIN
         }
         assert server.made["me/net"].get("visibility", "private") == "private"
         assert "pytorch_model.bin" not in server.fetched

@@ -107,6 +107,8 @@ def test_the_demo(toured):
     assert data["fitted"]["networks"] == ["low", "inverted"]
     known = {(pair["front"], pair["head"]): pair for pair in data["joined"]["pairs"]}
     assert data["fitted"]["apart"][0][1] == known["low", "inverted"]["accuracy"]["batch"]
+    assert data["packed"]["before"]["accuracy"] == data["accuracy"]["low"]
+    assert data["packed"]["size"] < data["packed"]["full"] / 2
 
 
 def test_the_demo_a_second_time(toured, capsys, monkeypatch):

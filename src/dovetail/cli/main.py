@@ -25,6 +25,8 @@ _COMMANDS = {
     "rank": "rank parts, cut points or epochs for a task, without training",
     "adapt": "fit a part to few labels, by inference, a probe or fine-tuning",
     "predict": "name the classes of new inputs",
+    "pack": "pack weights small: a part, a file or a whole shelf",
+    "unpack": "turn packed weights into plain tensors again",
     "shelf": "list, show, add, remove, verify and share parts",
     "report": "make a page of records and of the shelf",
 }
@@ -78,6 +80,9 @@ _OPTIONS = {
     "of common=": "of --common",
     "build it with classes=": "build it with --set classes=",
     "norms='batch'": "--norms batch",
+    "pass overwrite=True": "say --replace",
+    "pass most_bytes=": "say --most-gigabytes; in bytes it is ",
+    "exactly with lossless=": "exactly with --lossless ",
     "norms='recalibrated'": "--norms recalibrated",
     "fit.auxiliaries['rp'] of shared_head(by=('dcc', 'rp'))": "of 'reuse devices --by dcc,rp'",
     "one train.compatible(..., by=('rp', ...))": "one 'train --how compatible --by rp'",

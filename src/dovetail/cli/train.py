@@ -4,7 +4,8 @@ A run that was interrupted goes on where it stopped when the same command is giv
 With --how modular the network is trained module by module: the body on which examples are alike,
 the output module on as few labels as one a class.  With --how compatible a network is trained on
 each of several tasks, so that the front of one works with the head of another.  With --how
-self-supervised the front of a network is trained without any labels.
+self-supervised the front of a network is trained without any labels.  With --how closed-form a
+perceptron is solved for, layer by layer, without steps: seconds, and no rate to choose.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ COMPATIBLE_EXAMPLE = (
     "dovetail train digits 'digits~inverted' --how compatible --by dcc,rp,iiw --at conv2 "
     "--set norm=batch --name pair"
 )
+AVERAGING_EXAMPLE = (
+    "torchrun --standalone --nproc-per-node 2 -m dovetail train mnist --average-every 50"
+)
+CLOSED_FORM_EXAMPLE = "dovetail train digits --how closed-form --set hidden=[64,32] --name solved"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +51,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--how",
         default="end-to-end",
-        help="way to train: end-to-end (default), modular, compatible or self-supervised",
+        help="way to train: end-to-end (default), modular, compatible, self-supervised or "
+        "closed-form",
     )
     parser.add_argument("--name", help="name on the shelf (default: net and task)")
     parser.add_argument("--epochs", type=int, default=20)
@@ -90,12 +96,30 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--pretext",
         help="of compatible and self-supervised training: rotation (default), jigsaw or views",
     )
+    _add_averaging(parser)
     _add_modular(parser)
     _add_compatible(parser)
+    _add_closed_form(parser)
     common.add_shelf(parser)
     common.add_data(parser)
     common.add_record(parser)
     common.add_json(parser)
+
+
+def _add_averaging(parser: argparse.ArgumentParser) -> None:
+    """Options of a training in several processes."""
+    group = parser.add_argument_group(
+        "in several processes", f"each trains on its share of the examples: {AVERAGING_EXAMPLE}"
+    )
+    group.add_argument(
+        "--average-every",
+        type=int,
+        metavar="K",
+        help="go on from the mean of all processes' weights, sent packed, after every K steps",
+    )
+    group.add_argument(
+        "--extra-bits", type=int, metavar="C", help="bits a weight beyond its entropy (default: 6)"
+    )
 
 
 def _add_modular(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +178,41 @@ def _add_compatible(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_closed_form(parser: argparse.ArgumentParser) -> None:
+    """Options that only fitting in closed form has."""
+    group = parser.add_argument_group("with --how closed-form", f"such as: {CLOSED_FORM_EXAMPLE}")
+    group.add_argument(
+        "--projection",
+        type=common.words,
+        metavar="A,B",
+        help="where the targets of the layers come from: auto (default), random, pca, sorted-pca, "
+        "deterministic, ...; one, or one for each layer",
+    )
+    group.add_argument(
+        "--tries", type=int, metavar="N", help="random projections tried for a layer (default: 5)"
+    )
+    group.add_argument(
+        "--ridge", type=_number_or_auto, metavar="X", help="penalty, or auto (default)"
+    )
+    group.add_argument("--solver", help="auto (default), cholesky, eigen, pinv or lstsq")
+    group.add_argument(
+        "--target-scale", type=float, metavar="X", help="scale of the layers' targets (default: 1)"
+    )
+    group.add_argument(
+        "--label-weight",
+        type=_number_or_auto,
+        metavar="X",
+        help="weight of the labels in the layers' targets, or auto (default)",
+    )
+    group.add_argument(
+        "--ema", type=float, metavar="X", help="weigh labels by the errors so far, with this decay"
+    )
+
+
+def _number_or_auto(text: str) -> float | str:
+    return text if text == "auto" else float(text)
+
+
 def run(args: argparse.Namespace) -> int:
     """Train and shelve."""
     from dovetail.flows.train import OPTIONS, train
@@ -183,4 +242,4 @@ def run(args: argparse.Namespace) -> int:
         clip=args.clip,
         **{name: getattr(args, name) for name in OPTIONS},
     )
-    return common.show(outcome, args)
+    return common.show(outcome, args) if outcome.view else 0  # only one of several processes shows

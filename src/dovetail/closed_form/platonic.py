@@ -47,6 +47,9 @@ __all__ = ["SOLVERS", "LayerFit", "Platonic", "platonic"]
 
 SOLVERS = ("auto", "cholesky", "eigen", "pinv", "lstsq")
 
+ENOUGH, ENOUGH_A_UNIT = 1000, 10
+"""So many rows, and so many for each unit, decide between tries."""
+
 FEW = 2e9
 """Multiplications below which held rows are factorised themselves: twice the digits, no wait."""
 MUCH = 5e10
@@ -113,7 +116,8 @@ def platonic(
         activation: Any monotonic function.
         projections: For each layer where its target comes from
             (:mod:`~dovetail.closed_form.projections`); the last goes on for the layers left over.
-        tries: How many projections a layer tries, where they are random; the least LSD wins.
+        tries: How many projections a layer tries, where they are random; the least LSD wins, on
+            all rows or, if they are many, on every so-manieth (:data:`ENOUGH`).
         target_scale: :math:`\alpha`.
         label_weight: :math:`\beta`, or ``"auto"``.
         solver: ``cholesky`` and ``eigen`` work on moments, ``pinv`` and ``lstsq`` on held rows.
@@ -163,7 +167,8 @@ def platonic(
             for t in range(count)
         ]
         before = moments.rows
-        which, moments, rows = rows.best_of(candidates, _distance)
+        step = max(1, before // max(ENOUGH, ENOUGH_A_UNIT * width))
+        which, moments, rows = rows.best_of(candidates, _distance, step)
         check_alike(before, moments.rows)
         if not (moments.is_finite and _is_finite(candidates[which])):
             raise SettingsError(

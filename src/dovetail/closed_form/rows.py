@@ -64,9 +64,12 @@ class Rows(Protocol):
         ...
 
     def best_of(
-        self, layers: Sequence[Layer], judge: Callable[[Moments], float]
+        self, layers: Sequence[Layer], judge: Callable[[Moments], float], step: int = 1
     ) -> tuple[int, Moments, Self]:
-        """Which layer leaves the least, its moments, and the rows behind it."""
+        """Which layer leaves the least, its moments, and the rows behind it.
+
+        Every ``step``-th row decides between several layers.
+        """
         ...
 
     def judged(self, head: Layer, decay: float) -> Self:
@@ -109,9 +112,13 @@ class HeldRows:
             )
 
     def best_of(
-        self, layers: Sequence[Layer], judge: Callable[[Moments], float]
+        self, layers: Sequence[Layer], judge: Callable[[Moments], float], step: int = 1
     ) -> tuple[int, Moments, HeldRows]:
         """Each layer in turn; the representation of the best so far is kept, no other."""
+        if step > 1 and len(layers) > 1:
+            which, _, _ = self._every(step).best_of(layers, judge)
+            _, moments, rows = self.best_of([layers[which]], judge)
+            return which, moments, rows
         best: tuple[float, int, Moments, Tensor] | None = None
         for i, layer in enumerate(layers):
             z, moments = self._behind(layer)
@@ -126,6 +133,10 @@ class HeldRows:
         """The rows with their importance brought up to date."""
         found = [_importance(block, head, decay) for block in self.blocks()]
         return replace(self, importance=torch.cat(found))
+
+    def _every(self, step: int) -> HeldRows:
+        weights = None if self.weights is None else self.weights[::step]
+        return HeldRows(self.z[::step], self.y[::step], weights, shared=self.shared)
 
     def _behind(self, layer: Layer) -> tuple[Tensor, Moments]:
         width = layer.weights.shape[1]
@@ -177,22 +188,32 @@ class StreamedRows:
             yield Block(z, block.y, block.weights, importance)
 
     def best_of(
-        self, layers: Sequence[Layer], judge: Callable[[Moments], float]
+        self, layers: Sequence[Layer], judge: Callable[[Moments], float], step: int = 1
     ) -> tuple[int, Moments, StreamedRows]:
-        """All layers in one pass, a matrix of moments for each."""
+        """All layers in one pass, a matrix of moments for each; one more with a ``step``."""
+        if len(layers) == 1:
+            which, moments = 0, self._behind(layers)[0]
+        else:
+            several = self._behind(layers, step)
+            scores = [judge(each) for each in several]
+            which = scores.index(min(scores))
+            moments = several[which] if step == 1 else self._behind([layers[which]])[0]
+        return which, moments, replace(self, layers=(*self.layers, layers[which]))
+
+    def _behind(self, layers: Sequence[Layer], step: int = 1) -> list[Moments]:
+        """The moments behind each layer, of every ``step``-th row."""
         several: list[Moments] = []
+        seen = 0
         for z, y, weights, _ in self.blocks():
+            some = slice(-seen % step, None, step)
+            seen += len(z)
             if not several:
                 several = [Moments(each.weights.shape[1], y.shape[1], z.device) for each in layers]
             for layer, moments in zip(layers, several, strict=True):
-                moments.update(layer(z), y, weights)
+                moments.update(layer(z[some]), y[some], None if weights is None else weights[some])
         if not several:
             raise TaskError(NO_ROWS)
-        if self.shared:
-            several = [merge_across(each) for each in several]
-        scores = [judge(each) for each in several] if len(several) > 1 else [0.0]
-        which = scores.index(min(scores))
-        return which, several[which], replace(self, layers=(*self.layers, layers[which]))
+        return [merge_across(each) for each in several] if self.shared else several
 
     def judged(self, head: Layer, decay: float) -> StreamedRows:
         """The rows with their importance brought up to date, at the next pass."""

@@ -12,7 +12,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,6 +22,7 @@ __all__ = [
     "open_plain",
     "read_plain",
     "sha256_of",
+    "whole_file",
     "whole_folder",
     "write_whole",
 ]
@@ -37,10 +38,24 @@ def write_whole(path: Path, data: bytes | str) -> None:
     >>> write_whole(folder / "a.txt", "whole"); (folder / "a.txt").read_text()
     'whole'
     """
+    with whole_file(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BufferedWriter]:
+    """A file to write piece by piece, which becomes ``path`` when the block ends well.
+
+    >>> import tempfile; path = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with whole_file(path) as file:
+    ...     _ = file.write(b"who"), file.write(b"le"), path.exists()
+    >>> path.read_text()
+    'whole'
+    """
     hidden = _neighbour(path)
     try:
         with open(hidden, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(hidden, path)

@@ -6,14 +6,26 @@ Thin on ``torch.distributed``: start the processes with ``torchrun`` and call
 
 from __future__ import annotations
 
-from typing import Protocol, Self, TypeVar
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
 
-__all__ = ["Mergeable", "is_distributed", "merge_across", "rank_and_size"]
+__all__ = [
+    "Mergeable",
+    "from_each",
+    "is_distributed",
+    "merge_across",
+    "rank_and_size",
+    "told_by_each",
+    "under_torchrun",
+]
 
 
 class Mergeable(Protocol):
@@ -54,6 +66,29 @@ def rank_and_size() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
 
 
+@contextmanager
+def under_torchrun() -> Iterator[None]:
+    """A process group for the time of a block, if ``torchrun`` started several processes.
+
+    Without ``torchrun``, or inside a group that is there already, nothing happens.
+
+    >>> with under_torchrun():
+    ...     rank_and_size()
+    (0, 1)
+    """
+    if is_distributed() or int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        yield
+        return
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def merge_across(stats: _M) -> _M:
     """The sum of what all processes hold, the same to the last bit in each of them.
 
@@ -70,16 +105,36 @@ def merge_across(stats: _M) -> _M:
     >>> merge_across(Count(3)).n
     3
     """
-    rank, size = rank_and_size()
     kind = type(stats)
     mine = save({name: value.contiguous() for name, value in stats.state().items()})
     merged: _M | None = None
-    for source in range(size):
-        data = mine if size == 1 else _sent(mine, source, is_source=source == rank)
+    for data in from_each(mine):
         part = kind.from_state(load(data))
         merged = part if merged is None else merged.merge(part)
     assert merged is not None
     return merged
+
+
+def from_each(mine: bytes) -> Iterator[bytes]:
+    """What every process gives, one after the other in their order, the same in all of them.
+
+    Every process must call it and go through all of it.
+
+    >>> list(from_each(b"alone"))
+    [b'alone']
+    """
+    rank, size = rank_and_size()
+    for source in range(size):
+        yield mine if size == 1 else _sent(mine, source, is_source=source == rank)
+
+
+def told_by_each(mine: Any) -> list[Any]:
+    """A value of every process that JSON can write, in their order.
+
+    >>> told_by_each({"loss": 0.5})
+    [{'loss': 0.5}]
+    """
+    return [json.loads(data) for data in from_each(json.dumps(mine).encode())]
 
 
 def _sent(mine: bytes, source: int, *, is_source: bool) -> bytes:
@@ -87,6 +142,8 @@ def _sent(mine: bytes, source: int, *, is_source: bool) -> bytes:
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
     length = torch.tensor([len(mine)], device=device)
     dist.broadcast(length, src=source)
+    if int(length) == 0:
+        return b""
     if is_source:
         data = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
     else:

@@ -4,8 +4,9 @@ Four networks of one architecture learn different tasks.  Each is cut in two and
 front meets every head.  All shapes match, yet only the pairs that share a space work, and the
 contract knows which before anything runs.  Two are trained again, made to fit, and now their heads
 can be exchanged.  Then a new task comes, and the networks are ranked for it without any training;
-fifteen small tasks are mapped by how well their parts transfer; and one network is adapted to
-classes that it has never seen, with a handful of labels.
+fifteen small tasks are mapped by how well their parts transfer; one network is adapted to classes
+that it has never seen, with a handful of labels; one is packed to a fraction of its size; and one
+is solved for instead of trained.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from dovetail.core.views import Block, Table, Text, View
 from dovetail.flows.demo_adapt import adapted_to_the_rest
 from dovetail.flows.demo_fit import made_to_fit
 from dovetail.flows.demo_rank import map_of_digits, parts_for
+from dovetail.flows.demo_solve import solved_for
 from dovetail.flows.joins import joins_by_depth
 from dovetail.flows.nets import net_for
 from dovetail.flows.outcome import Outcome
+from dovetail.flows.packing import pack_part
 from dovetail.flows.recombine import keep_fits
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
@@ -34,6 +37,7 @@ from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import inverted, only_classes, rotated
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
+from dovetail.train.fit import Training
 
 __all__ = ["demo"]
 
@@ -105,10 +109,23 @@ def demo(
     adapted = adapted_to_the_rest(parts["low"], digits, name="low", seed=seed)
     tell(adapted.view()[:2])
 
+    tell(_heading("9. Ship it small"))
+    packed, packing, _ = pack_part(parts["low"], low, name="low", seed=seed)
+    shelf.add(packed, "low-packed")
+    tell(packing.view()[:2])
+
+    tell(_heading("10. A network without a single step"))
+    solved = solved_for(low, seed=seed)
+    shelf.add(solved.part, "low-solved")
+    tell(solved.view(accuracy["low"], _seconds(trainings[0])))
+
     listing = shelf.ls()
     for name, training in zip(tasks, trainings, strict=True):
         training.save(folder / "records" / f"training-{name}.json")
-    measured: tuple[Record, ...] = (joins, depth, fitted, *forecast.records, near, adapted)
+    measured: tuple[Record, ...] = (
+        *(joins, depth, fitted),
+        *(*forecast.records, near, adapted, packing, solved.record),
+    )
     for record in (*measured, fitting):
         record.save(folder / "records" / f"{slug(record.title)}.json")
     page = write_report(
@@ -127,12 +144,19 @@ def demo(
             "ranking": forecast.ranking.to_plain()["data"],
             "reached": forecast.reached,
             "adapted": adapted.to_plain()["data"],
+            "packed": packing.to_plain()["data"],
+            "solved": {"accuracy": solved.accuracy, "seconds": solved.seconds},
             "report": str(page),
             "shelf": str(shelf.folder),
             "seconds": seconds,
         },
         records=(*measured, listing, *trainings, fitting),
     )
+
+
+def _seconds(training: Record) -> float:
+    assert isinstance(training, Training)
+    return training.seconds
 
 
 def _heading(words: str) -> View:
@@ -186,7 +210,8 @@ def _ending(summary: str, page: Path, shelf: Shelf, seconds: float) -> View:
             f"    dovetail join low.front high.back --shelf {shelf.folder}"
             f"    dovetail recombine low high --task digits --shelf {shelf.folder}"
             f"    dovetail rank digits --shelf {shelf.folder}"
-            f"    dovetail adapt low.front 'digits[7,8,9]' --shelf {shelf.folder}",
+            f"    dovetail adapt low.front 'digits[7,8,9]' --shelf {shelf.folder}"
+            f"    dovetail pack --all --shelf {shelf.folder}",
             style="note",
         ),
     ]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.records import slug
 from dovetail.core.views import Text
+from dovetail.dist.group import rank_and_size, under_torchrun
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.nets import net_for
 from dovetail.flows.outcome import Outcome
 from dovetail.flows.runs import Run
 from dovetail.flows.shelving import also, need_test, notes_of, with_measures
+from dovetail.flows.train_closed_form import train_closed_form
 from dovetail.flows.train_many import train_compatible
 from dovetail.flows.train_self import train_self_supervised
 from dovetail.parts.part import Part
@@ -31,10 +34,10 @@ __all__ = ["OPTIONS", "WAYS", "train"]
 HOW: dict[str, Callable[..., Fit]] = {"end-to-end": end_to_end, "modular": modular}
 """Ways to train one network for the labels of one task, by name."""
 
-WAYS = (*HOW, "self-supervised", "compatible")
+WAYS = (*HOW, "self-supervised", "compatible", "closed-form")
 """All ways to train."""
 
-_MODULAR, _SELF, _COMPATIBLE = WAYS[1:]
+_WHOLE, _MODULAR, _SELF, _COMPATIBLE, _CLOSED = WAYS
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -47,9 +50,15 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("by", "scheme", "channels", "auxiliary", "common", "project_conflicts"), (_COMPATIBLE,)
     ),
+    **dict.fromkeys(
+        ("projection", "tries", "ridge", "solver", "target_scale", "label_weight", "ema"),
+        (_CLOSED,),
+    ),
     "at": (_MODULAR, _SELF, _COMPATIBLE),
     "pretext": (_SELF, _COMPATIBLE),
     "keep_epochs": tuple(HOW),
+    "average_every": (_WHOLE,),
+    "extra_bits": (_WHOLE,),
 }
 """Options that only some ways to train have."""
 
@@ -70,10 +79,12 @@ def train(
     """Train, measure, shelve; in the words of the command line.
 
     An unfinished run keeps a checkpoint beside the shelf under what it depends on: the same call
-    goes on where it stopped, another call never finds it.
+    goes on where it stopped, another call never finds it.  Under ``torchrun``, with
+    ``average_every``, the processes train one network together; one of them shelves it.
 
     Several tasks, and several parts to start from, are for ``how="compatible"``
-    (:mod:`dovetail.flows.train_many`); without labels trains :mod:`dovetail.flows.train_self`.
+    (:mod:`dovetail.flows.train_many`); without labels trains :mod:`dovetail.flows.train_self`,
+    without steps :mod:`dovetail.flows.train_closed_form`.
     """
     sources = [source] if isinstance(source, str) else list(source)
     starts = [start] if isinstance(start, str) else list(start or ())
@@ -87,6 +98,10 @@ def train(
         **{"net": net or "lenet5", "args": args, "name": name, "shelf": shelf},
         **{"data": data, "task_options": task_options},
     }
+    if how == _CLOSED:
+        if len(sources) != 1 or starts:
+            raise SettingsError("--how closed-form fits one new network to one task")
+        return train_closed_form(sources[0], **{**about, "net": net}, **options)
     if how == _COMPATIBLE:
         return train_compatible(sources, starts=starts, **about, **options)
     if len(sources) != 1 or len(starts) > 1:
@@ -97,7 +112,8 @@ def train(
     begin = starts[0] if starts else None
     if how == _SELF:
         return train_self_supervised(sources[0], start=begin, **about, **options)
-    return _train_one(sources[0], how=how, start=begin, **about, **options)
+    with under_torchrun() if "average_every" in options else nullcontext():
+        return _train_one(sources[0], how=how, start=begin, **about, **_packing(options))
 
 
 def _train_one(
@@ -149,7 +165,8 @@ def _train_one(
         },
         resume=resume,
     )
-    snapshots = None if keep_epochs is None else Snapshots(keep_epochs, run.epochs)
+    first = rank_and_size()[0] == 0
+    snapshots = Snapshots(keep_epochs, run.epochs) if keep_epochs is not None and first else None
     fit = HOW[how](
         part,
         task,
@@ -160,6 +177,8 @@ def _train_one(
         callbacks=() if snapshots is None else (snapshots,),
         **options,
     )
+    if not first:
+        return Outcome(view=(), data={})  # all hold the same network; one of them shelves it
     test = evaluate(fit.part, task)
     trained = with_measures(fit.part, {f"test {k}": value for k, value in test.measures.items()})
     entry = store.add(trained, name)
@@ -189,6 +208,18 @@ def _train_one(
         },
         records=(fit.record, test),
     )
+
+
+def _packing(options: dict[str, Any]) -> dict[str, Any]:
+    """The options in the words of the trainer."""
+    if "extra_bits" not in options:
+        return options
+    if "average_every" not in options:
+        raise SettingsError(
+            "--extra-bits is about the weights that processes exchange; say --average-every too"
+        )
+    rest = {name: value for name, value in options.items() if name != "extra_bits"}
+    return rest | {"packing": {"extra_bits": options["extra_bits"]}}
 
 
 def _said(name: str, value: Any) -> bool:

@@ -3,14 +3,14 @@
 The folder follows the Hugging Face layout, so that it can go to a hub as it is::
 
     config.json        contract, recipe, origin
-    model.safetensors  the weights
+    model.safetensors  the weights; or model.dovepack, the same packed small
     probe.safetensors  an input and what the part made of it
     manifest.json      format number, sha256 and size of every other file
     README.md          the card
 
 Reading: the two JSON files within size limits; sizes and sha256 of all files; the recipe, refusing
 unknown operators, builders and arguments; the module on the meta device, whose every name, shape
-and dtype must equal the safetensors header; only then the real module, loaded strictly.  Links,
+and dtype must equal the weights' header; only then the real module, loaded strictly.  Links,
 pipes and devices are never opened; files that the manifest does not list are never looked at.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from dovetail.core.errors import FormatError, first_line, shown
 from dovetail.core.files import read_plain, sha256_of, whole_folder
@@ -31,25 +31,45 @@ from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, read_
 from dovetail.parts import probe
 from dovetail.parts.card import card
 from dovetail.parts.contract import Contract
+from dovetail.parts.described import (
+    Described,
+    described,
+    described_slices,
+    differences,
+    refuse_misfit,
+)
 from dovetail.parts.origin import Origin
-from dovetail.parts.planning import plan
+from dovetail.parts.packed_file import holds, read_packed, unpacked
+from dovetail.parts.planning import Plan, plan
 from dovetail.parts.recipe import Recipe, read_recipe
 from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import check_header, digest_of, dtype_name
+from dovetail.parts.weights import check_header, digest_of
 
-__all__ = ["FORMAT", "Facts", "is_part_folder", "read_facts", "read_module", "replay", "write"]
+__all__ = [
+    "FILES",
+    "FORMAT",
+    "Facts",
+    "is_part_folder",
+    "read_facts",
+    "read_module",
+    "replay",
+    "write",
+]
 
 FORMAT = 1
 """Raise when an older dovetail would misread a new folder; keep reading every older number."""
 
-_WEIGHTS, _PROBE, _CONFIG, _MANIFEST = (
+_WEIGHTS, _PACKED, _PROBE, _CONFIG, _CARD, _MANIFEST = (
     "model.safetensors",
+    "model.dovepack",
     "probe.safetensors",
     "config.json",
+    "README.md",
     "manifest.json",
 )
-_REQUIRED = (_CONFIG, _WEIGHTS)
-_ALLOWED = (*_REQUIRED, _PROBE, "README.md")
+_LISTED = (_CONFIG, _WEIGHTS, _PACKED, _PROBE, _CARD)
+FILES = (_MANIFEST, *_LISTED)
+"""All a part's folder can hold; of the two files of weights it holds one."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,11 @@ class Facts:
     origin: Origin
     digest: str
     files: dict[str, _File]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the weights are in a packed container."""
+        return _PACKED in self.files
 
 
 @dataclass(frozen=True)
@@ -88,12 +113,17 @@ def write(
     recipe: Recipe,
     origin: Origin,
     *,
+    packed: bytes | None = None,
     replace: bool = False,
 ) -> None:
-    """Write a part's folder; it appears whole or not at all."""
+    """Write a part's folder; it appears whole or not at all.
+
+    ``packed`` is a container of the weights, written in their stead as long as it decodes to
+    exactly them; weights that have changed since are written as they are.
+    """
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     planned = plan(read_recipe(to_plain(recipe))).module
-    if wrong := _differences(_described(state), _described(planned.state_dict())) or _restructured(
+    if wrong := differences(described(state), described(planned.state_dict())) or _restructured(
         module, planned
     ):
         raise FormatError(
@@ -103,10 +133,12 @@ def write(
     digest = digest_of(module)
     files = {
         _CONFIG: _config(contract, recipe, origin),
-        # Tied tensors are written once a name; the builder ties them again.
-        _WEIGHTS: save({name: tensor.clone().contiguous() for name, tensor in state.items()}),
-        "README.md": card(contract, recipe, origin, digest).encode(),
+        _CARD: card(contract, recipe, origin, digest).encode(),
     }
+    if packed is not None and holds(packed, state):
+        files[_PACKED] = packed
+    else:  # tied tensors are written once a name; the builder ties them again
+        files[_WEIGHTS] = save({name: t.clone().contiguous() for name, t in state.items()})
     if tensors := probe.record(module, contract):
         files[_PROBE] = save(tensors)
     with whole_folder(folder, replace=replace) as hidden:
@@ -144,26 +176,40 @@ def read_facts(folder: Path, *, check_hashes: bool = True, check_builders: bool 
     )
 
 
-def read_module(folder: Path, facts: Facts) -> nn.Module:
-    """Rebuild the module and load its weights, or refuse and build nothing."""
-    path, planned = folder / _WEIGHTS, plan(facts.recipe)
-    wanted = _described(planned.module.state_dict())
+def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
+    """Rebuild the module and load its weights, or refuse and build nothing.
+
+    Returns the container beside it, when the weights came packed.
+    """
+    planned = plan(facts.recipe)
+    wanted = described(planned.module.state_dict())
+    packed = None
+    try:
+        if facts.is_packed:
+            packed = read_packed(folder / _PACKED, facts.files[_PACKED].size, wanted)
+            state = unpacked(packed, wanted, folder / _PACKED)
+            module = planned.with_memory()
+            module.load_state_dict(state, strict=True)
+        else:
+            module = _from_safetensors(folder / _WEIGHTS, planned, wanted)
+    except RuntimeError as error:  # a builder that makes another module than on the meta device
+        raise FormatError(f"{folder}: cannot be loaded ({first_line(error)})") from None
+    module.eval()
+    if digest_of(module) != facts.digest:
+        raise FormatError(f"{folder}: the weights' digest differs from the manifest's")
+    return module, packed
+
+
+def _from_safetensors(path: Path, planned: Plan, wanted: Described) -> nn.Module:
     check_header(path, wanted)
     try:
         # One handle for both: a file exchanged between the check and the loading is not seen.
         with safe_open(path, framework="pt") as file:
-            if wrong := _differences(_header(file), wanted):
-                more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-                raise FormatError(f"{path} does not fit its recipe: {wrong[0]}{more}")
+            refuse_misfit(described_slices(file), wanted, path)
             module = planned.with_memory()
             module.load_state_dict({name: file.get_tensor(name) for name in wanted}, strict=True)
     except (SafetensorError, OSError) as error:
         raise FormatError(f"{path}: not a safetensors file ({error})") from None
-    except RuntimeError as error:  # a builder that makes another module than on the meta device
-        raise FormatError(f"{path}: cannot be loaded ({first_line(error)})") from None
-    module.eval()
-    if digest_of(module) != facts.digest:
-        raise FormatError(f"{folder}: the weights' digest differs from the manifest's")
     return module
 
 
@@ -192,11 +238,13 @@ def _config(contract: Contract, recipe: Recipe, origin: Origin) -> bytes:
 
 
 def _check_files(folder: Path, files: dict[str, _File], check_hashes: bool) -> None:
-    for name in _REQUIRED:
+    for name in (_CONFIG, _PACKED if _PACKED in files else _WEIGHTS):
         if name not in files:
             raise FormatError(f"{folder / _MANIFEST}: does not list {name}")
+    if _PACKED in files and _WEIGHTS in files:
+        raise FormatError(f"{folder / _MANIFEST}: lists weights twice, {_WEIGHTS} and {_PACKED}")
     for name, expected in files.items():
-        if name not in _ALLOWED:
+        if name not in _LISTED:
             raise FormatError(f"{folder / _MANIFEST}: {shown(name)} is not a file of a part")
         path = folder / name
         if path.is_symlink() or not path.is_file():
@@ -213,54 +261,6 @@ def _read_config(path: Path, expected: _File, check_hash: bool) -> Any:
     if check_hash and hashlib.sha256(data).hexdigest() != expected.sha256:
         raise FormatError(f"{path}: sha256 differs from the manifest")
     return parse_json(data, str(path))
-
-
-Described = dict[str, tuple[str, tuple[int, ...]]]
-_SAFETENSORS_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "U16": "uint16",
-    "U32": "uint32",
-    "U64": "uint64",
-    "BOOL": "bool",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
-
-
-def _described(state: dict[str, Tensor]) -> Described:
-    return {name: (dtype_name(t.dtype), tuple(t.shape)) for name, t in state.items()}
-
-
-def _header(file: Any) -> Described:
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-    return {
-        name: (
-            _SAFETENSORS_DTYPES.get(part.get_dtype(), part.get_dtype()),
-            tuple(part.get_shape()),
-        )
-        for name, part in slices.items()
-    }
-
-
-def _differences(found: Described, wanted: Described) -> list[str]:
-    missing = [f"tensor {name!r} is missing" for name in wanted if name not in found]
-    extra = [f"tensor {name!r} is not wanted" for name in found if name not in wanted]
-    changed = [
-        f"tensor {name!r} is {found[name][0]} {list(found[name][1])}, "
-        f"expected {wanted[name][0]} {list(wanted[name][1])}"
-        for name in wanted
-        if name in found and found[name] != wanted[name]
-    ]
-    return missing + extra + changed
 
 
 def _restructured(module: nn.Module, planned: nn.Module) -> list[str]:

@@ -29,7 +29,9 @@ class Part:
     """A module and what others must know to use it.
 
     Composition, not inheritance: state-dict names stay the module's own, and compile, DDP or hooks
-    act on ``part.module``.  Calling a part calls its module.
+    act on ``part.module``.  Calling a part calls its module.  ``packed`` is the container that the
+    weights came in, if they came packed (see :mod:`dovetail.parts.packing`), so that they can be
+    written again as they are.
 
     >>> part = build("mlp", shape=(4,), hidden=(8,), classes=3)
     >>> part
@@ -42,6 +44,7 @@ class Part:
     contract: Contract = field(default_factory=Contract)
     recipe: Recipe | None = None
     origin: Origin = field(default_factory=Origin)
+    packed: bytes | None = field(default=None, repr=False)
 
     def __call__(self, *inputs: Tensor) -> Any:
         """What the module makes of the inputs."""
@@ -59,17 +62,18 @@ class Part:
         return torch.device("cpu") if tensor is None else tensor.device
 
     def changed(self, **fields: Any) -> Part:
-        """A part with some fields exchanged, the rest shared.
+        """A part with some fields exchanged, the rest shared; another module is no longer packed.
 
         >>> build("mlp").changed(origin=Origin(how="drawn")).origin.how
         'drawn'
         """
-        return replace(self, **fields)
+        return replace(self, **({"packed": None} if "module" in fields else {}) | fields)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the part to a folder that any dovetail can load and any hub can hold.
 
         A folder that is there already is an error, unless it is a part's and ``overwrite`` is set.
+        Weights that came packed, and have not changed since, are written packed.
         """
         folder = Path(folder)
         if self.recipe is None:
@@ -85,7 +89,13 @@ class Part:
             raise FormatError(f"{folder} holds other files; choose a new folder")
         try:
             disk.write(
-                folder, self.module, self.contract, self.recipe, self.origin, replace=overwrite
+                folder,
+                self.module,
+                self.contract,
+                self.recipe,
+                self.origin,
+                packed=self.packed,
+                replace=overwrite,
             )
         except FileExistsError:
             raise FormatError(f"{folder} is there already; pass overwrite=True") from None
@@ -96,10 +106,10 @@ class Part:
         """Load a part, strictly; with ``verify`` also replay its stored probe."""
         folder = Path(folder)
         facts = disk.read_facts(folder)
-        module = disk.read_module(folder, facts)
+        module, packed = disk.read_module(folder, facts)
         if verify:
             disk.replay(folder, module)
-        return cls(module, facts.contract, facts.recipe, facts.origin)
+        return cls(module, facts.contract, facts.recipe, facts.origin, packed)
 
     def __repr__(self) -> str:
         weights = sum(p.numel() for p in self.module.parameters())

@@ -16,14 +16,11 @@ from types import ModuleType
 
 from dovetail.core.errors import FormatError, ShelfError, first_line
 from dovetail.core.extras import need
-from dovetail.parts.disk import is_part_folder
+from dovetail.parts.disk import FILES, is_part_folder
 from dovetail.parts.part import Part, from_pretrained
 from dovetail.shelf.store import Shelf
 
-__all__ = ["FILES", "pull", "push"]
-
-FILES = ("manifest.json", "config.json", "model.safetensors", "probe.safetensors", "README.md")
-"""All a part's folder can hold, and all that is ever sent or fetched."""
+__all__ = ["pull", "push"]
 
 
 def push(

@@ -125,7 +125,7 @@ def _reload(folder: Path) -> None:
     manifest = folder / "manifest.json"
     if manifest.read_bytes() != dumps(read_json(manifest)).encode():
         raise FormatError(f"{manifest}: was changed after it was written")
-    module = disk.read_module(folder, facts)
+    module, _ = disk.read_module(folder, facts)
     disk.replay(folder, module)
 
 

@@ -22,12 +22,14 @@ from dovetail.train.uses.extension_judge import judge_extension
 from dovetail.train.uses.replacement import replace_front
 from dovetail.train.uses.replacement_judge import judge_replacement
 from dovetail.train.uses.transfer import transfer
+from dovetail.train.weight_history import WeightHistory
 
 __all__ = [
     "CompatibleFit",
     "Fit",
     "Options",
     "Snapshots",
+    "WeightHistory",
     "adapt_domain",
     "compatible",
     "end_to_end",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from torch import Tensor, nn
 
 from dovetail.core.device import choose_device
 from dovetail.core.errors import TaskError
+from dovetail.dist.averaging import AS_USUAL, Averaging
+from dovetail.dist.packed_mean import Packing
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
@@ -27,6 +30,7 @@ from dovetail.train.supervision import (
     validation,
 )
 from dovetail.train.targets import NATURAL, target_scale
+from dovetail.train.together import Together, own_rows, own_seed
 
 __all__ = ["end_to_end"]
 
@@ -39,6 +43,9 @@ def end_to_end(
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
+    average_every: int | None = None,
+    packing: Packing = AS_USUAL,
+    error_feedback: bool = True,
     **options: Unpack[LoopOptions],
 ) -> Fit:
     """Train a copy of ``model`` on the training split of ``task``.
@@ -51,6 +58,12 @@ def end_to_end(
         augment: Such as ``"flip,shift:2"``.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, augmentation, dropout.
+        average_every: Under ``torchrun``, with a process group: each process trains on its share of
+            the rows, and after so many steps (and each epoch) all go on from the mean of their
+            weights, exchanged as packed bytes.  One process alone trains as always.
+        packing: How the weights are packed for that: arguments of ``pack.compress``, or ``None``
+            to exchange them as they are.
+        error_feedback: Send what rounding lost the next time.
         options: See :class:`Options`.
 
     Returns:
@@ -91,13 +104,30 @@ def end_to_end(
         "device": str(device),
         **chosen.described(),
     }
+    together = None
+    if average_every is not None:
+        together = Together(Averaging(part.module, average_every, packing, error_feedback))
+        settings |= {
+            "processes": together.size,
+            "average_every": average_every,
+            "packing": together.averaging.record().settings["packing"],
+            "error_feedback": error_feedback,
+        }
+        chosen = replace(chosen, show=chosen.show if together.rank == 0 else False)
     rows = run_loop(
         part.module,
-        labelled_batches(part.contract, task, changes, chosen.batch_size, seed),
+        labelled_batches(
+            part.contract,
+            task,
+            changes,
+            chosen.batch_size,
+            seed if together is None else own_seed(seed),
+            None if together is None else own_rows(task.indices("train")),
+        ),
         step,
         chosen,
         validate=validation(part, task, loss, scale),
-        seed=seed,
+        seed=seed if together is None else own_seed(seed),
         identity={
             "preprocess": part.contract.preprocess,
             "own_loss": own_loss,
@@ -105,6 +135,7 @@ def end_to_end(
             **settings,
         },
         label=task.name,
+        together=together,
     )
     scale.fold()
     record = Training(part=part.described, task=task.name, rows=rows, settings=settings)

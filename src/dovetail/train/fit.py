@@ -16,6 +16,7 @@ WATCHED = "validation loss"
 """The measure that decides which epoch is the best."""
 
 _MEASURES = ("accuracy", "r2")
+_SENT = "bits a weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Training(Record, kind="training"):
         measured = tuple(f"validation {name}" for name in _MEASURES)
         if any(name in kept for name in measured):
             blocks = (*blocks, self._curves("On the validation split", measured))
+        if _SENT in kept:
+            blocks = (*blocks, self._curves("Sent to the other processes", (_SENT,)))
         return blocks
 
     def __repr__(self) -> str:

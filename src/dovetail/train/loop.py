@@ -34,6 +34,7 @@ from dovetail.train.fit import WATCHED, best_epoch
 from dovetail.train.interrupts import between_steps
 from dovetail.train.optimisers import Schedule, make_optimiser
 from dovetail.train.options import Moment, Options
+from dovetail.train.together import Together
 
 __all__ = ["EpochSource", "run_loop"]
 
@@ -60,6 +61,7 @@ def run_loop(
     seed: int = 0,
     identity: dict[str, Any] | None = None,
     label: str = "training",
+    together: Together | None = None,
 ) -> tuple[Row, ...]:
     """Train ``module`` in place and return one row of measures an epoch.
 
@@ -72,6 +74,7 @@ def run_loop(
         seed: For everything drawn at random inside a step.
         identity: Facts that a checkpoint to resume from must share.
         label: Words beside the progress bar.
+        together: For a network that is averaged with those of other processes.
 
     >>> from dovetail.tasks.batches import Batches
     >>> line = nn.Linear(1, 1)
@@ -87,7 +90,7 @@ def run_loop(
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        run = _Run(module, batches, step, options, validate, seed, identity or {})
+        run = _Run(module, batches, step, options, validate, seed, identity or {}, together)
         return run.to_the_end(label)
 
 
@@ -103,6 +106,7 @@ class _Run:
         validate: Callable[[], Row] | None,
         seed: int,
         identity: dict[str, Any],
+        together: Together | None,
     ) -> None:
         self.module, self.batches, self.step = module, batches, step
         self.options, self.validate, self.seed = options, validate, seed
@@ -120,7 +124,12 @@ class _Run:
         self.epoch, self.batch = 0, 0
         self.losses: list[Tensor] = []
         self.stopped = False
+        self.together = together
+        # Others go on while one of them writes: several save between epochs, where all agree.
+        self.alone = together is None or together.alone
         self.file = None if options.checkpoint is None else Path(options.checkpoint)
+        if self.file is not None and together is not None:
+            self.file = together.file(self.file)
         self.save_at = time.monotonic() + options.checkpoint_seconds
 
     def to_the_end(self, label: str) -> tuple[Row, ...]:
@@ -155,12 +164,14 @@ class _Run:
                 if self.options.clip is not None:
                     nn.utils.clip_grad_norm_(self.trainable, self.options.clip)
                 self.optimiser.step()
+                if self.together is not None:
+                    self.together.stepped()
                 self.losses.append(loss.detach())  # read once an epoch: no step waits for it
                 self.batch += 1
                 tick(words)
                 if self.interrupted():
                     self._give_in()
-                if self.file is not None and time.monotonic() >= self.save_at:
+                if self.alone and self.file is not None and time.monotonic() >= self.save_at:
                     self._save(self.file)
         except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
             if isinstance(error, DovetailError):
@@ -170,7 +181,7 @@ class _Run:
 
     def _give_in(self) -> NoReturn:
         """Keep what was done, if there is a place for it, and stop."""
-        if self.file is None:
+        if self.file is None or not self.alone:
             raise KeyboardInterrupt
         self._save(self.file)
         raise KeyboardInterrupt(
@@ -181,6 +192,8 @@ class _Run:
     def _close_epoch(self, seconds: float) -> None:
         losses = torch.stack(self.losses).tolist()
         mean = sum(losses) / len(losses)
+        shared = {} if self.together is None else self.together.closed(mean)
+        mean = shared.get("loss", mean)
         if not math.isfinite(mean):
             raise TrainingError(
                 f"the loss became {mean} in epoch {self.epoch + 1}; lower the learning rate "
@@ -192,8 +205,10 @@ class _Run:
             "lr": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
         }
+        row |= shared
         if self.validate is not None:
-            row |= self.validate()
+            measures = self.validate()
+            row |= measures if self.together is None else self.together.agreed(measures)
         self.rows.append(row)
         self.epoch, self.batch = self.epoch + 1, 0
         self.schedule.after_epoch(row.get(WATCHED, mean))
@@ -201,7 +216,10 @@ class _Run:
         moment = Moment(self.epoch, self.module, row)
         for callback in self.options.callbacks:
             self.stopped |= callback(moment) is True
-        if self.file is not None and time.monotonic() >= self.save_at:
+        due = self.file is not None and time.monotonic() >= self.save_at
+        if self.together is not None:
+            self.stopped, due = self.together.either(self.stopped, due)
+        if self.file is not None and due:
             self._save(self.file)
 
     def _stop_early(self) -> None:
@@ -223,6 +241,9 @@ class _Run:
             "schedule": self.schedule.state(),
         }
         losses = {"losses": torch.stack(self.losses)} if self.batch else {}
+        if self.together is not None:
+            facts["together"], residuals = self.together.state()
+            tensors |= residuals
         best = {f"best/{name}": tensor for name, tensor in self.best.items()}
         tensors = tensors | module_tensors("module", self.module) | random_state(self.device)
         Checkpoint(self.identity, facts, tensors | best | losses).save(file)
@@ -233,6 +254,10 @@ class _Run:
         if self.file is None or not self.options.resume:
             return False
         kept = load_checkpoint(self.file, self.identity)
+        if self.together is not None and not self.together.all_say(
+            kept and kept.facts.get("epoch")
+        ):
+            kept = None  # killed while some had saved and others not
         if kept is None:
             return False
         try:
@@ -252,6 +277,8 @@ class _Run:
         self.best = {name: t.to(self.device) for name, t in kept.named("best").items()}
         restore_optimiser(self.optimiser, kept.facts["optimiser"], kept)
         self.schedule.restore(kept.facts["schedule"])
+        if self.together is not None:
+            self.together.restore(kept.facts["together"], kept.named("residual"))
         if self.batch:
             self.losses = list(kept.tensors["losses"].to(self.device))
         restore_random_state(kept, self.device)

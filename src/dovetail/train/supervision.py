@@ -20,6 +20,7 @@ from dovetail.parts.structure import structure_of
 from dovetail.running.evaluate import measure
 from dovetail.running.forward import outputs_of
 from dovetail.running.preprocess import prepare, preprocess_for
+from dovetail.tasks.arrays import take_rows
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
@@ -122,12 +123,17 @@ def augmentation(augment: str | Augment | None) -> Augment | None:
 
 
 def labelled_batches(
-    contract: Contract, task: Task, augment: Augment | None, batch_size: int, seed: int
+    contract: Contract,
+    task: Task,
+    augment: Augment | None,
+    batch_size: int,
+    seed: int,
+    rows: Tensor | None = None,
 ) -> Batches | Prepared:
-    """Batches of the training split, ready for the network."""
-    rows = task.indices("train")
+    """Batches of the training split, or of these rows of the task, ready for the network."""
+    rows = task.indices("train") if rows is None else rows
     if augment is None and task.inputs[0].numel() * len(rows) * 4 <= KEPT_BYTES:
-        inputs, targets = task.subset("train")
+        inputs, targets = take_rows(task.inputs, rows), take_rows(task.targets, rows)
         return Batches(prepare(inputs, contract), targets, batch_size, seed=seed)
     raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
     return Prepared(raw, lambda inputs: prepare(inputs, contract))

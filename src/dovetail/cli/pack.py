@@ -1,0 +1,125 @@
+"""Pack weights small: a part of the shelf or of a folder, a safetensors file, or all of a shelf.
+
+Each tensor is quantised to as many bits as its entropy asks for, and coded.  A packed part loads
+like any other.  With --task its accuracy before and after is measured on the test split; with
+--loss-budget or --points the smallest bits are searched that cost no more on the validation split.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dovetail.cli import common
+
+__all__ = ["EXAMPLE", "add", "run"]
+
+EXAMPLE = """\
+dovetail pack lenet --task digits
+  dovetail pack lenet --task digits --loss-budget 0.001 --name lenet-small
+  dovetail pack weights.safetensors --extra-bits 5
+  dovetail pack --all"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument(
+        "part",
+        nargs="?",
+        metavar="PART",
+        help="name or name@version on the shelf, a part's folder, or a .safetensors file",
+    )
+    parser.add_argument(
+        "--all", dest="all_parts", action="store_true", help="the latest version of every part"
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--to",
+        type=Path,
+        metavar="PATH",
+        help="folder or file to write; with --all a shelf (default: beside the source)",
+    )
+    where.add_argument("--name", help="name on the shelf (default: NAME-packed)")
+    parser.add_argument("--replace", action="store_true", help="overwrite what is at --to")
+    how = parser.add_argument_group("bits")
+    how.add_argument(
+        "--extra-bits", type=int, default=6, help="on top of what the rule finds (default: 6)"
+    )
+    how.add_argument("--bits", type=int, help="this many for every tensor, instead of a rule")
+    how.add_argument(
+        "--rule",
+        choices=("entropy", "gradient"),
+        help="bits by the entropy of the weights (default), or by the loss's gradient on --task",
+    )
+    how.add_argument("--channels", action="store_true", help="a range for every output channel")
+    how.add_argument(
+        "--lossless",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="tensors to keep exactly, such as 'head.*'; may be repeated",
+    )
+    quality = parser.add_mutually_exclusive_group()
+    quality.add_argument(
+        "--loss-budget",
+        type=float,
+        metavar="NATS",
+        help="the smallest file whose mean loss on validation rises by no more",
+    )
+    quality.add_argument(
+        "--points",
+        type=float,
+        help="the smallest file whose validation accuracy falls by no more points",
+    )
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=1.645,
+        help="of a budget: standard errors that must fit into it, too (default: 1.645)",
+    )
+    parser.add_argument("--task", help="measure before and after on this task's test split")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights that are sampled")
+    common.add_task_options(parser)
+    common.add_shelf(parser)
+    common.add_data(parser)
+    common.add_record(parser)
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pack one thing, or a shelf."""
+    from dovetail.core.errors import SettingsError
+    from dovetail.flows.pack import pack, pack_all
+
+    if (args.part is None) != args.all_parts:
+        raise SettingsError("name what to pack, or say --all for every part on the shelf")
+    how = {
+        "rule": args.rule,
+        "extra_bits": args.extra_bits,
+        "bits": args.bits,
+        "channels": args.channels,
+        "lossless": tuple(args.lossless),
+        "seed": args.seed,
+    }
+    asked = (args.task, args.loss_budget, args.points, args.name, args.rule)
+    if args.all_parts:
+        if any(value is not None for value in asked) or args.replace:
+            raise SettingsError(
+                "--all packs by entropy or --bits: no --task, --rule, budget, --name or --replace"
+            )
+        return common.show(pack_all(to=args.to, shelf=args.shelf, **how), args)
+    outcome = pack(
+        args.part,
+        to=args.to,
+        name=args.name,
+        replace=args.replace,
+        task=args.task,
+        loss_budget=args.loss_budget,
+        points=args.points,
+        margin=args.margin,
+        shelf=args.shelf,
+        data=args.data,
+        task_options=common.task_options(args),
+        **how,
+    )
+    return common.show(outcome, args)

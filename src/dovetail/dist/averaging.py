@@ -1,0 +1,243 @@
+"""Averaging the weights of a network in training, every so many steps, through packed bytes.
+
+For anybody's loop, started by ``torchrun`` in several processes that each train on their own rows::
+
+    torch.distributed.init_process_group("gloo")
+    averaging = Averaging(model, every=50, packing={"extra_bits": 6})
+    for batch in my_rows:
+        optimiser.zero_grad()
+        loss(model, batch).backward()
+        optimiser.step()
+        averaging.step()
+    averaging.synchronise()
+
+The mathematics, and a simulation in one process, is :mod:`dovetail.dist.packed_mean`.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError
+from dovetail.dist.averaging_record import Exchanges
+from dovetail.dist.group import from_each, rank_and_size, told_by_each
+from dovetail.dist.packed_mean import Packing, State, mean_of, packed, unpacked
+
+__all__ = ["AS_USUAL", "Averaging"]
+
+AS_USUAL: Mapping[str, Any] = MappingProxyType({})
+"""Packing by the entropy rule with its usual arguments."""
+
+
+class Averaging:
+    """Keeps the copies of a network in several processes together.
+
+    Made in every process, as the optimiser is: it checks that all hold the same network, and starts
+    them from the weights of process 0.  All must take the same number of steps: each waits for the
+    others.  Alone, without a process group, nothing is ever changed.
+
+    Averaged are the parameters that are trained, through packed bytes, and the buffers, such as
+    batch statistics, which are sent exactly; integer buffers are those of process 0.  What is
+    frozen is neither sent nor changed.  The optimiser is left alone: each keeps its own momentum.
+
+    Args:
+        module: Averaged in place.
+        every: Steps between two exchanges.
+        packing: Arguments of ``pack.compress``, such as ``{"extra_bits": 5}`` or ``{"bits": 8}``;
+            ``{"gradients": True}`` chooses the bits by the gradients that the last step left;
+            ``None`` sends the weights as they are.
+        error_feedback: Send what rounding lost the next time.
+
+    >>> averaging = Averaging(nn.Linear(3, 2), every=10)
+    >>> averaging.step(), averaging.record().processes
+    (False, 1)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        every: int = 50,
+        packing: Packing = AS_USUAL,
+        error_feedback: bool = True,
+    ) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
+        self.module, self.every = module, every
+        self.packing, self.error_feedback = packing, error_feedback
+        self._steps, self._settled = 0, True
+        self._residuals: State = {}
+        self._rows: list[dict[str, float]] = []
+        self._size = rank_and_size()[1]
+        if self._size > 1:
+            self._agree()
+            self._begin_alike()
+
+    def step(self) -> bool:
+        """Count a step of the optimiser; average when it is time, and say whether it was."""
+        self._steps += 1
+        self._settled = False
+        if self._steps % self.every:
+            return False
+        return self.synchronise()
+
+    def synchronise(self) -> bool:
+        """Average now, unless nothing has changed since the last time; whether it was done.
+
+        At the end of training and before a common validation, so that all hold the same weights.
+        """
+        if self._size == 1 or self._settled:
+            return False
+        rank, bits = rank_and_size()[0], 0
+        try:
+            message = packed(dict(_shared(self.module)), self._residuals, self._chosen())
+        except DovetailError:
+            # An empty message tells the others, who would wait for ever; they stop at the first.
+            any(not data for data in from_each(b""))
+            raise
+
+        def arriving() -> Iterator[State]:
+            nonlocal bits
+            for source, data in enumerate(from_each(message.data)):
+                if not data:
+                    raise TrainingError(
+                        f"process {source} could not pack its weights; its own message says why"
+                    )
+                bits += 8 * len(data)
+                yield message.values if source == rank else unpacked(data, self.packing)
+
+        mean = mean_of(arriving())
+        with torch.no_grad():
+            for name, tensor in _shared(self.module):
+                tensor.copy_(mean[name])
+        if self.error_feedback:
+            self._residuals = message.lost
+        self._settled = True
+        self._rows.append(
+            {
+                "step": self._steps,
+                "bits a weight": bits / self._size / max(1, self._weights),
+                "relative error": message.error,
+            }
+        )
+        return True
+
+    def record(self) -> Exchanges:
+        """What was sent so far."""
+        shared = [tensor for _, tensor in _shared(self.module)]
+        plain = sum(8 * tensor.numel() * tensor.element_size() for tensor in shared)
+        return Exchanges(
+            processes=self._size,
+            weights=self._weights,
+            plain_bits=plain / max(1, self._weights),
+            rows=tuple(self._rows),
+            settings={
+                "every": self.every,
+                "packing": _plainly(self.packing),
+                "error_feedback": self.error_feedback,
+            },
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training needs, beside the weights; of this process alone."""
+        return {
+            "steps": self._steps,
+            "settled": self._settled,
+            "rows": [dict(row) for row in self._rows],
+            "residuals": {name: tensor.clone() for name, tensor in self._residuals.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave in the same process.
+
+        >>> averaging = Averaging(nn.Linear(3, 2))
+        >>> averaging.load_state_dict({"steps": 7, "settled": True, "rows": [], "residuals": {}})
+        >>> averaging.state_dict()["steps"]
+        7
+        """
+        shapes = {name: tensor.shape for name, tensor in _shared(self.module)}
+        for name, tensor in state["residuals"].items():
+            if shapes.get(name) != tensor.shape:
+                raise ContractError(
+                    f"the residual of {name!r} is not of this network; load what state_dict() of "
+                    "the same network gave, or begin without it"
+                )
+        self._steps, self._settled = int(state["steps"]), bool(state["settled"])
+        self._rows = [dict(row) for row in state["rows"]]
+        self._residuals = dict(state["residuals"])
+
+    @property
+    def _weights(self) -> int:
+        return sum(tensor.numel() for _, tensor in _shared(self.module))
+
+    def _chosen(self) -> Packing:
+        """The packing of this moment: buffers kept exactly, gradients looked up."""
+        if self.packing is None:
+            return None
+        chosen = dict(self.packing)
+        exact = [
+            glob.escape(name)
+            for name, tensor in _shared(self.module)
+            if not isinstance(tensor, nn.Parameter)
+        ]
+        chosen["lossless"] = (*chosen.get("lossless", ()), *exact)
+        if chosen.get("gradients") is True:
+            chosen["gradients"] = {
+                name: tensor.grad
+                for name, tensor in _shared(self.module)
+                if tensor.grad is not None
+            }
+        return chosen
+
+    def _agree(self) -> None:
+        """Every process sees the same refusal when one of them brings something else."""
+        shapes = {n: f"{t.dtype} {tuple(t.shape)}" for n, t in _shared(self.module, frozen=True)}
+        how = {
+            "every": str(self.every),
+            "packing": _plainly(self.packing),
+            "error_feedback": str(self.error_feedback),
+        }
+        said = told_by_each(shapes | how)
+        for source, theirs in enumerate(said):
+            differ = sorted(k for k in {*theirs, *said[0]} if theirs.get(k) != said[0].get(k))
+            if differ:
+                listed = "; ".join(
+                    f"{key}: {said[0].get(key, 'absent')} in process 0, "
+                    f"{theirs.get(key, 'absent')} in process {source}"
+                    for key in differ[:5]
+                )
+                raise ContractError(
+                    f"the processes would not average the same thing ({listed}); build the same "
+                    "network with the same settings in all of them"
+                )
+
+    def _begin_alike(self) -> None:
+        rank, _ = rank_and_size()
+        mine = dict(_shared(self.module, frozen=True))
+        first, *_ = from_each(packed(mine, {}, None).data if rank == 0 else b"")
+        with torch.no_grad():
+            for name, value in unpacked(first, None).items():
+                mine[name].copy_(value)
+
+
+def _shared(module: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that are averaged, each once, under its first name."""
+    seen: set[int] = set()
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, Tensor) or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
+            yield name, tensor
+
+
+def _plainly(packing: Packing) -> str:
+    """The packing in words that can be compared between processes."""
+    if packing is None:
+        return "none"
+    return ", ".join(f"{name}={value!r}" for name, value in sorted(packing.items())) or "as usual"

@@ -1,0 +1,184 @@
+r"""The mean of several processes' weights, exchanged as packed bytes.
+
+Process :math:`i` of :math:`P` trains on its own rows.  Now and then it packs its weights
+:math:`w_i`, and all go on from the mean of what was packed:
+
+.. math::
+    m_i = \mathrm{pack}(w_i + e_i), \qquad
+    \hat w_i = \mathrm{unpack}(m_i), \qquad
+    w \leftarrow \tfrac1P \sum_i \hat w_i, \qquad
+    e_i \leftarrow w_i + e_i - \hat w_i .
+
+Everyone decodes every message, its own too, in the order of the processes, and adds them up in
+float64: all end with the same bits.  The last step is *error feedback*: what rounding lost is sent
+the next time, so that steps smaller than a bin add up instead of being lost for ever.  Without it
+:math:`e_i = 0`.
+
+Floating-point tensors are averaged; of integers and booleans the first process's are taken.
+:func:`averaged` is all of it as a function of a list of states, which is also how several processes
+are simulated in one; :class:`dovetail.dist.averaging.Averaging` is the same with a network
+and a process group around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dovetail.core.errors import ContractError
+
+__all__ = ["Average", "Message", "Packing", "averaged", "mean_of", "packed", "unpacked"]
+
+State = dict[str, Tensor]
+Packing = Mapping[str, Any] | None
+"""Arguments of ``pack.compress``; ``None`` sends the weights as they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What a process sends, what everybody reads in it, and what was lost on the way.
+
+    ``values`` are :math:`\\hat w`, ``lost`` the next :math:`e`, where it is not zero; ``error`` is
+    :math:`\\lVert e\\rVert / \\lVert w + e\\rVert` over all floating-point tensors.
+    """
+
+    data: bytes
+    values: State
+    lost: State
+    error: float
+
+    @property
+    def bits(self) -> int:
+        """The length of what is sent."""
+        return 8 * len(self.data)
+
+
+@dataclass(frozen=True, eq=False)
+class Average:
+    """The mean state, what each process must add the next time, and the bits each one sent."""
+
+    state: State
+    residuals: tuple[State, ...]
+    bits: tuple[int, ...]
+
+
+def averaged(
+    states: Sequence[Mapping[str, Tensor]],
+    residuals: Sequence[Mapping[str, Tensor]] | None = None,
+    packing: Packing = None,
+) -> Average:
+    """The mean of the states after packing, as every process would find it.
+
+    Args:
+        states: One for each process: tensors by name, the same names and shapes in all.
+        residuals: What the last call gave, for error feedback; ``None`` (the first time, or always)
+            adds nothing.
+        packing: Arguments of ``pack.compress``, or ``None`` for the plain mean.
+
+    >>> states = [{"w": torch.tensor([0.0, 1.0])}, {"w": torch.tensor([1.0, 4.0])}]
+    >>> averaged(states).state["w"]
+    tensor([0.5000, 2.5000])
+    >>> coarse = averaged(states, packing={"bits": {"w": 1}})
+    >>> coarse.state["w"], coarse.residuals[1]["w"]
+    (tensor([1., 2.]), tensor([-0.7500,  0.7500]))
+    """
+    before = [{} for _ in states] if residuals is None else list(residuals)
+    messages = [packed(w, e, packing) for w, e in zip(states, before, strict=True)]
+    return Average(
+        state=mean_of(message.values for message in messages),
+        residuals=tuple(message.lost for message in messages),
+        bits=tuple(message.bits for message in messages),
+    )
+
+
+def packed(
+    state: Mapping[str, Tensor], residual: Mapping[str, Tensor], packing: Packing
+) -> Message:
+    """The message of one process: its state, with what was lost before, packed.
+
+    >>> message = packed({"w": torch.ones(3)}, {}, None)
+    >>> message.values["w"], message.error
+    (tensor([1., 1., 1.]), 0.0)
+    """
+    wanted = {name: _plus(tensor, residual.get(name)) for name, tensor in state.items()}
+    # A copy: safetensors refuses tensors that share storage, and training goes on in place.
+    sent = {name: wanted[name].to(tensor.dtype, copy=True) for name, tensor in state.items()}
+    if packing is None:
+        data = save(sent)
+    else:
+        from dovetail.pack.compressing import compress  # most trainings need no coder
+
+        data = compress(sent, **packing)
+    values = unpacked(data, packing)
+    lost, total, missed = {}, 0.0, 0.0
+    for name, want in wanted.items():
+        if want.is_floating_point():
+            left = want - values[name].to(want.dtype)
+            total += float(want.double().square().sum())
+            missed += float(left.double().square().sum())
+            if bool(left.any()):
+                lost[name] = left
+    return Message(data, values, lost, (missed / total) ** 0.5 if total > 0 else 0.0)
+
+
+def unpacked(data: bytes, packing: Packing) -> State:
+    """What a message says.
+
+    >>> unpacked(packed({"w": torch.ones(3)}, {}, None).data, None)
+    {'w': tensor([1., 1., 1.])}
+    """
+    if packing is None:
+        return load(data)
+    from dovetail.pack.decompressing import decompress
+
+    return decompress(data)
+
+
+def mean_of(states: Iterable[Mapping[str, Tensor]]) -> State:
+    """The mean of floating-point (and complex) tensors; of all others, the first state's.
+
+    Adds up in float64, one state at a time, so an iterator need not hold them all.
+
+    >>> mean_of([{"w": torch.tensor([1.0]), "n": torch.tensor(3)}, {"w": torch.tensor([2.0]),
+    ...     "n": torch.tensor(4)}])
+    {'w': tensor([1.5000]), 'n': tensor(3)}
+    """
+    first: dict[str, Tensor] = {}
+    sums: State = {}
+    count = 0
+    for state in states:
+        count += 1
+        first = first or dict(state)
+        if state.keys() != first.keys():
+            differ = ", ".join(sorted(state.keys() ^ first.keys())[:5])
+            raise ContractError(
+                f"process {count - 1} holds other weights than process 0 ({differ}); build the "
+                "same network in all of them"
+            )
+        for name, tensor in state.items():
+            if tensor.shape != first[name].shape:
+                raise ContractError(
+                    f"{name} is {tuple(tensor.shape)} in process {count - 1} and "
+                    f"{tuple(first[name].shape)} in process 0; build the same network in all"
+                )
+            if tensor.is_floating_point() or tensor.is_complex():
+                wide = tensor.to(torch.promote_types(tensor.dtype, torch.float64))
+                sums[name] = sums[name].add_(wide) if name in sums else wide.clone()
+    return {
+        name: (sums[name] / count).to(tensor.dtype) if name in sums else tensor.clone()
+        for name, tensor in first.items()
+    }
+
+
+def _plus(tensor: Tensor, residual: Tensor | None) -> Tensor:
+    """The tensor with what was lost before, in float32 at least: halves would lose it again."""
+    plain = tensor.detach().cpu().contiguous()
+    if not plain.is_floating_point():
+        return plain
+    wide = plain.to(torch.promote_types(plain.dtype, torch.float32))
+    return wide if residual is None else wide + residual.to(wide.dtype)

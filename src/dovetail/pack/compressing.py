@@ -1,0 +1,209 @@
+"""Weights to bytes: Algorithm 1 of the thesis "Efficient deep learning", chapter 3, and around it.
+
+For each tensor: its range, the number of bits (:mod:`dovetail.pack.rules`), the bin of each weight
+(:mod:`dovetail.pack.quantise`), the bins coded (:mod:`dovetail.pack.coding`).  What is no floating
+tensor, is small, or is named in ``lossless`` keeps every bit.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+import numpy as np
+from torch import Tensor
+
+from dovetail.core.errors import SettingsError, TaskError, shown
+from dovetail.pack.blocks import exact_block, quantised_block, ranges
+from dovetail.pack.coding import BLOCK
+from dovetail.pack.container import HEAD, write_index
+from dovetail.pack.dtypes import checked, elements_of, raw_bytes
+from dovetail.pack.entries import FEWEST_COLUMNS, Entry, Group
+from dovetail.pack.index import LONGEST_NAME
+from dovetail.pack.planning import planned
+from dovetail.pack.pool import Pool, pool
+from dovetail.pack.quantise import Grid, divisible, finest, low_and_high
+from dovetail.pack.rules import Rules
+
+__all__ = ["compress", "stream"]
+
+_GROUP = 1 << 20
+_PIECES, _PIECE = 64, 1 << 12
+
+State = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+
+
+def compress(
+    state_dict: State,
+    extra_bits: int = 6,
+    probe_bits: int = 4,
+    sample: float = 0.03,
+    *,
+    bits: int | Mapping[str, int] | None = None,
+    gradients: Mapping[str, Tensor | float] | None = None,
+    channels: bool = False,
+    lossless: Sequence[str] = (),
+    smallest: int = 256,
+    seed: int = 0,
+) -> bytes:
+    r"""Pack tensors into a container; the same tensors and settings give the same bytes.
+
+    Args:
+        state_dict: Names and tensors; any dtype, shape and device.
+        extra_bits: The floor :math:`c`: bits on top of the entropy or the gradient's logarithm.
+        probe_bits: The entropy is that of a histogram of :math:`2^M` bins.
+        sample: The fraction :math:`F` of the weights in that histogram (at least 512 weights, at
+            most 65 536).
+        bits: Instead of the entropy's: one number for all, or one a name (other names keep to the
+            entropy).  A small tensor that is named is quantised too.
+        gradients: The gradient rule instead: for each name the gradient, or its root mean square.
+        channels: A range for each row (first axis) of a tensor instead of one for all of it.
+        lossless: Patterns of names to keep exactly, such as ``"*.bias"``.
+        smallest: Tensors with fewer elements are kept exactly; so are vectors below 65 536.
+        seed: Decides which weights are sampled.
+
+    >>> import torch
+    >>> state = {"w": torch.linspace(-1, 1, 10_000).reshape(100, 100), "steps": torch.tensor(3)}
+    >>> data = compress(state)
+    >>> len(data) < 0.4 * 40_000
+    True
+    >>> from dovetail.pack.decompressing import decompress
+    >>> back = decompress(data)
+    >>> back["steps"], bool((back["w"] - state["w"]).abs().max() <= 1 / 2**10)
+    (tensor(3), True)
+    """
+    rules = Rules(
+        extra_bits, probe_bits, sample, bits, gradients, channels, lossless, smallest, seed
+    )
+    sink = io.BytesIO()
+    stream(sink, state_dict, rules)
+    return sink.getvalue()
+
+
+def stream(sink: BinaryIO, state_dict: State, rules: Rules) -> list[Entry]:
+    """Write a container as the tensors arrive; no more than one of them is held at a time."""
+    writer = _Writer(sink)
+    items = state_dict.items() if isinstance(state_dict, Mapping) else state_dict
+    with pool() as threads:
+        for name, value in items:
+            _check_name(name)
+            if name in rules.seen:
+                raise SettingsError(f"two tensors are called {name!r}")
+            writer.tensor(name, checked(name, value), rules, threads)
+    rules.missed()
+    writer.finish(rules)
+    return writer.entries
+
+
+class _Writer:
+    def __init__(self, sink: BinaryIO) -> None:
+        self.sink = sink
+        self.entries: list[Entry] = []
+        self.groups: list[Group] = []
+        self.at = sink.write(HEAD)
+        self.size = self.crc = 0
+
+    def tensor(self, name: str, tensor: Tensor, rules: Rules, threads: Pool) -> None:
+        entry = Entry(name, tensor.dtype, tuple(tensor.shape))
+        if not rules.exact(name, tensor) and self.quantised(entry, tensor, rules, threads):
+            return
+        data = raw_bytes(tensor)
+        pieces = (data[columns] for _, columns in entry.blocks())
+        self.add(entry, threads.each(exact_block, pieces, entry.block_count))
+
+    def quantised(self, entry: Entry, tensor: Tensor, rules: Rules, threads: Pool) -> bool:
+        """Whether the tensor could be written in bins."""
+        rows = _rows(tensor, rules.channels)
+        matrix = tensor.reshape(rows, -1)
+        low, high = low_and_high(matrix)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise TaskError(
+                f"{entry.name!r} has elements that are not finite, which no bin can hold: "
+                f"keep it exactly with lossless=({entry.name!r},)"
+            )
+        if not divisible(low, high):
+            return False
+        entry = Entry(entry.name, entry.dtype, entry.shape, rows)
+        if (low == high).all():
+            self.add(entry, iter([ranges(low, high)]))
+            return True
+        bits = rules.bits_for(entry.name, matrix, low, high)
+        grid = Grid(min(bits, finest(tensor.dtype, low, high)), low, high)
+        plan = planned(_counts(matrix, grid), grid.bits, tensor.numel())
+        entry = Entry(entry.name, entry.dtype, entry.shape, rows, plan)
+
+        def block(where: tuple[slice, slice]) -> bytes:
+            weights = matrix[where]
+            return quantised_block(
+                elements_of(weights).reshape(weights.shape), grid, where[0], plan
+            )
+
+        def all_blocks() -> Iterator[bytes]:
+            yield ranges(low, high)
+            yield from threads.each(block, entry.blocks(), entry.block_count)
+
+        self.add(entry, all_blocks())
+        return True
+
+    def add(self, entry: Entry, blocks: Iterator[bytes]) -> None:
+        lengths = []
+        for block in blocks:
+            self.sink.write(block)
+            lengths.append(len(block))
+            self.size, self.crc = self.size + len(block), zlib.crc32(block, self.crc)
+            if self.size >= _GROUP:
+                self.close()
+        self.entries.append(
+            Entry(entry.name, entry.dtype, entry.shape, entry.rows, entry.plan, tuple(lengths))
+        )
+
+    def close(self) -> None:
+        if self.size:
+            self.groups.append(Group(self.size, self.crc))
+        self.at += self.size
+        self.size = self.crc = 0
+
+    def finish(self, rules: Rules) -> None:
+        self.close()
+        self.sink.write(write_index(self.entries, self.groups, self.at, rules.described()))
+
+
+def _check_name(name: object) -> None:
+    try:
+        fits = isinstance(name, str) and len(name) <= LONGEST_NAME and name.encode() is not None
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise SettingsError(
+            f"{shown(name)} is no name for a tensor: at most {LONGEST_NAME} letters"
+        )
+
+
+def _rows(tensor: Tensor, channels: bool) -> int:
+    if channels and tensor.ndim >= 2 and tensor.numel() >= FEWEST_COLUMNS * len(tensor):
+        return len(tensor)
+    return 1
+
+
+def _counts(matrix: Tensor, grid: Grid) -> np.ndarray:
+    """A histogram of the symbols: of all of them, or of pieces from all over a large tensor."""
+    rows, columns = matrix.shape
+    total = rows * columns
+    if total <= BLOCK:
+        places = [(0, total)]
+    else:
+        starts = np.linspace(0, total - _PIECE, _PIECES).astype(int).tolist()
+        places = [(at, at + _PIECE) for at in starts]
+    flat = matrix.reshape(-1)
+    counts = np.zeros(1 << grid.bits, np.int64)
+    for start, stop in places:
+        if rows == 1:
+            symbols = grid.symbols(elements_of(flat[start:stop])[None])
+        else:  # whole rows around the piece
+            some = slice(start // columns, -(-stop // columns))
+            piece = matrix[some]
+            symbols = grid.symbols(elements_of(piece).reshape(piece.shape), some)
+        counts += np.bincount(symbols.reshape(-1), minlength=len(counts))
+    return counts

@@ -1,0 +1,92 @@
+r"""The container: what comes where, and what is checked before anything is believed.
+
+::
+
+    8 bytes     b"DOVEPACK"
+    groups      blocks of coded elements, back to back
+    index       JSON, shrunk: names, dtypes, shapes, plans, lengths of blocks, checksums of groups
+    28 bytes    crc32 of the index, its shrunk and its full size, the format number (four bytes
+                each), the size of the container (eight bytes), b"DOVE"
+
+All numbers are little-endian.  The index comes last, so that tensors can be written as they arrive.
+A reader takes the tail, then the index, checks every size in it against the others and against what
+it may allocate, and only then looks at a block.  A group (about a megabyte of blocks) is read whole
+and checked by its crc32 before any of it is decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import zstandard
+
+from dovetail.core.errors import FormatError, SettingsError
+from dovetail.pack.entries import Entry, Group, Index
+from dovetail.pack.index import from_json, to_json
+from dovetail.pack.streams import unshrink
+
+__all__ = ["FORMAT", "HEAD", "TAIL", "read_index", "tail_sizes", "write_index"]
+
+FORMAT = 1
+"""Raise when an older dovetail would misread a new container; keep reading every older number."""
+
+HEAD = b"DOVEPACK"
+_TAIL = struct.Struct("<IIIIQ4s")
+TAIL = _TAIL.size
+_END = b"DOVE"
+
+MOST_INDEX = 64 << 20
+
+
+def write_index(
+    entries: list[Entry], groups: list[Group], at: int, settings: dict[str, Any]
+) -> bytes:
+    """The index and the tail of a container whose groups end at byte ``at``."""
+    full = to_json(entries, groups, settings)
+    params = zstandard.ZstdCompressionParameters.from_level(
+        19, window_log=20, write_content_size=False, format=zstandard.FORMAT_ZSTD1_MAGICLESS
+    )
+    data = zstandard.ZstdCompressor(compression_params=params).compress(full)
+    if len(full) > _most_index(len(data)):  # nobody could read it again
+        raise SettingsError(f"an index of {len(full)} bytes is too large; pack fewer tensors")
+    size = at + len(data) + TAIL
+    return data + _TAIL.pack(zlib.crc32(data), len(data), len(full), FORMAT, size, _END)
+
+
+def _most_index(shrunk: int) -> int:
+    """An index shrinks, but not a thousandfold: one that claims so is made to fill memory."""
+    return min(MOST_INDEX, (1 << 20) + 64 * shrunk)
+
+
+def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int]:
+    """The checksum, the shrunk and the full size of the index, from the last bytes."""
+    if len(tail) != TAIL or size < len(HEAD) + TAIL:
+        raise FormatError("not a packed container: it is too short")
+    crc, shrunk, full, number, said, end = _TAIL.unpack(tail)
+    if end != _END:
+        raise FormatError("not a packed container, or one that was cut off")
+    if number != FORMAT:
+        raise FormatError(f"packed format {number}, this dovetail reads {FORMAT}; update dovetail")
+    if said != size:
+        raise FormatError(f"a packed container of {said} bytes has {size}: cut off, or added to")
+    if shrunk > size - len(HEAD) - TAIL or full > _most_index(shrunk):
+        raise FormatError("the index of a packed container cannot be that large")
+    return crc, shrunk, full
+
+
+def read_index(head: bytes, data: bytes, tail: bytes, size: int) -> Index:
+    """Check the first bytes, the index and the tail of a container of ``size`` bytes."""
+    crc, _, full = tail_sizes(tail, size)
+    if head != HEAD:
+        raise FormatError("not a packed container")
+    if zlib.crc32(data) != crc:
+        raise FormatError("the index of a packed container is damaged")
+    entries, groups, settings = from_json(unshrink(data, full))
+    coded = sum(group.size for group in groups)
+    if coded != size - len(HEAD) - len(data) - TAIL:
+        raise FormatError("index: the groups do not fill the container")
+    if coded != sum(sum(entry.lengths) for entry in entries):
+        raise FormatError("index: the blocks do not fill the groups")
+    return Index(entries, groups, size, settings)

@@ -1,0 +1,199 @@
+"""Bytes to weights: Algorithm 2 of the thesis "Efficient deep learning", chapter 3.
+
+Nothing in a container is believed before it is checked: see :mod:`dovetail.pack.container`.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.files import open_plain
+from dovetail.pack.blocks import fill_exact, fill_quantised, read_ranges
+from dovetail.pack.container import HEAD, TAIL, read_index, tail_sizes
+from dovetail.pack.dtypes import name_of, raw_bytes
+from dovetail.pack.entries import Entry, Index
+from dovetail.pack.pool import Pool, pool
+from dovetail.pack.quantise import Grid
+
+__all__ = ["decompress", "opened", "read", "read_header", "tensors"]
+
+_ALWAYS_ALLOWED, _TIMES = 256 << 20, 100
+
+_LARGE = 4 << 20
+
+
+def decompress(data: bytes, *, most_bytes: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a container, in their order, with their names, shapes and dtypes.
+
+    A container of a few bytes may truly hold gigabytes of zeros, or only claim to: what would need
+    more than ``most_bytes`` of memory is refused before any of it is allocated.  Unless told, that
+    is a hundred times the container's own size, and at least 256 MB.
+
+    >>> from dovetail.pack.compressing import compress
+    >>> decompress(compress({"a": torch.zeros(2, 3), "b": torch.tensor([True])}))
+    {'a': tensor([[0., 0., 0.], [0., 0., 0.]]), 'b': tensor([True])}
+    """
+    return dict(tensors(Source.of(data), most_bytes=most_bytes))
+
+
+def read(path: str | Path, *, most_bytes: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a file; see :func:`decompress`."""
+    with opened(path) as source:
+        return dict(tensors(source, most_bytes=most_bytes))
+
+
+def read_header(path: str | Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of every tensor in a file, without decoding any."""
+    with opened(path) as source:
+        return {entry.name: (name_of(entry.dtype), entry.shape) for entry in source.index.entries}
+
+
+class Source:
+    """A container's bytes, wherever they are, and its index, checked."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        tail = self.bytes_at(max(0, size - TAIL), TAIL)
+        _, shrunk, _ = tail_sizes(bytes(tail), size)
+        data = self.bytes_at(size - TAIL - shrunk, shrunk)
+        head = self.bytes_at(0, len(HEAD))
+        self.index: Index = read_index(bytes(head), bytes(data), bytes(tail), size)
+
+    @staticmethod
+    def of(data: bytes) -> Source:
+        """A container in memory."""
+        return _Memory(data)
+
+    def bytes_at(self, at: int, length: int) -> bytes | memoryview:
+        """Some of the container's bytes."""
+        raise NotImplementedError
+
+    def blocks(self) -> Iterator[memoryview]:
+        """All blocks, in order, each from a group whose checksum was right."""
+        at, groups = len(HEAD), iter(self.index.groups)
+        group, place = memoryview(b""), 0
+        for entry in self.index.entries:
+            for length in entry.lengths:
+                if place == len(group):
+                    told = next(groups)
+                    group, place = memoryview(self.bytes_at(at, told.size)), 0
+                    at += told.size
+                    if len(group) != told.size or zlib.crc32(group) != told.crc:
+                        raise FormatError("damaged: its checksum differs")
+                if place + length > len(group):
+                    raise FormatError("a block crosses the end of a group")
+                yield group[place : place + length]
+                place += length
+
+
+class _Memory(Source):
+    def __init__(self, data: bytes) -> None:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise SettingsError("packed bytes are wanted here; dovetail.pack.read takes a file")
+        self._data = memoryview(data).cast("B")
+        super().__init__(len(self._data))
+
+    def bytes_at(self, at: int, length: int) -> memoryview:
+        return self._data[at : at + length]
+
+
+class _File(Source):
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        super().__init__(os.fstat(file.fileno()).st_size)
+
+    def bytes_at(self, at: int, length: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(length)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[Source]:
+    """A container in a file; what is wrong with it is said with the file's name."""
+    with open_plain(Path(path)) as file:
+        try:
+            yield _File(file)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def tensors(source: Source, *, most_bytes: int | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors, one at a time."""
+    allowed = max(_ALWAYS_ALLOWED, _TIMES * source.size) if most_bytes is None else most_bytes
+    needed = sum(entry.size for entry in source.index.entries)
+    if needed > allowed:
+        raise FormatError(
+            f"these tensors need {needed} bytes, {allowed} are allowed: if you trust where they "
+            f"come from, pass most_bytes={needed}"
+        )
+    blocks = source.blocks()
+    with pool() as threads:
+        for entry in source.index.entries:
+            try:
+                yield entry.name, _tensor(entry, blocks, threads)
+            except FormatError as error:
+                raise FormatError(f"tensor {entry.name!r}: {error}") from None
+
+
+def _tensor(entry: Entry, blocks: Iterator[memoryview], threads: Pool) -> Tensor:
+    tensor = _unfilled(entry)
+    if not entry.rows:
+        _fill_exactly(tensor, entry, blocks, threads)
+        return tensor
+    low, high = read_ranges(next(blocks), entry.rows, entry.dtype)
+    matrix = tensor.view(entry.rows, -1)
+    if entry.plan is None:
+        matrix.copy_(torch.from_numpy(low)[:, None])
+        return tensor
+    plan, grid = entry.plan, Grid(entry.plan.bits, low, high)
+
+    def fill(work: tuple[memoryview, tuple[slice, slice]]) -> None:
+        block, where = work
+        fill_quantised(block, grid, where[0], plan, matrix[where])
+
+    work = ((next(blocks), where) for where in entry.blocks())
+    for _ in threads.each(fill, work, entry.block_count):
+        pass
+    return tensor
+
+
+def _unfilled(entry: Entry) -> Tensor:
+    """Memory for a tensor: of numpy if large, which asks for huge pages.
+
+    To touch a hundred thousand small pages for the first time takes longer than the decoding.
+    """
+    try:
+        if entry.size < _LARGE:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        memory = torch.from_numpy(np.empty(entry.size, np.uint8))
+        return memory.view(entry.dtype).reshape(entry.shape)
+    except (RuntimeError, MemoryError):
+        raise FormatError(f"no memory for its {entry.size} bytes") from None
+
+
+def _fill_exactly(
+    tensor: Tensor, entry: Entry, blocks: Iterator[memoryview], threads: Pool
+) -> None:
+    data = raw_bytes(tensor)
+
+    def fill(work: tuple[memoryview, slice]) -> None:
+        block, where = work
+        fill_exact(block, data[where])
+
+    work = ((next(blocks), columns) for _, columns in entry.blocks())
+    for _ in threads.each(fill, work, entry.block_count):
+        pass
+    if entry.dtype == torch.bool and data.size and int(data.max()) > 1:
+        raise FormatError("a truth value that is neither")

@@ -1,0 +1,184 @@
+"""The smallest container whose measured loss stays within a budget, with bits for each tensor.
+
+What a rise of the loss is, and when it is within a budget: :mod:`dovetail.pack.trials`.  Which
+tensor gives up bits first: :mod:`dovetail.pack.levels`.  What is measured, and in which order:
+:mod:`dovetail.pack.searching`.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+from dovetail.core.errors import SettingsError
+from dovetail.pack.carrying import carried
+from dovetail.pack.compressing import compress
+from dovetail.pack.dtypes import checked
+from dovetail.pack.levels import path, quantisable, rise_curve
+from dovetail.pack.packed import describe
+from dovetail.pack.quality_record import PackSearch, SearchedTensor, finite
+from dovetail.pack.quantise import MOST_BITS
+from dovetail.pack.searching import Bits, Search
+from dovetail.pack.trials import Measure, Trials
+
+__all__ = ["Chosen", "smallest_within"]
+
+FEWEST_CALLS = 8
+
+_NEXT_TO_NOTHING = 1e-3
+"""A tensor alone is taken to cost at least this share of the budget: less is not measurable."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A container, the bits of its tensors (others are exact), its loss and that of the given."""
+
+    data: bytes
+    bits: Bits
+    loss: float
+    baseline: float
+    record: PackSearch
+
+
+def smallest_within(
+    state_dict: Mapping[str, Tensor],
+    measure: Measure,
+    loss_budget: float,
+    *,
+    margin: float = 2.576,
+    start_bits: int = 10,
+    channels: bool = False,
+    carry: bool = True,
+    lossless: Sequence[str] = (),
+    smallest: int = 256,
+    most_calls: int = 100,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Chosen:
+    r"""Pack tensors as small as a loss allows, with bits chosen for each of them.
+
+    ``measure`` takes a state dict and gives its loss, lower is better.  Best it gives the loss of
+    every example, always the same ones in the same order (0 or 1 for right and wrong will do):
+    then the rise :math:`r` has a standard error :math:`s`, and :math:`r + z s`, not :math:`r`
+    alone, must be within the budget, so that other examples of the same kind keep it, too.  From a
+    single number no error is known, and only the measured examples are sure to keep the budget.
+    With :math:`n` examples of which none changes sides, :math:`z s` is :math:`z / n`: a budget of
+    0.1 % of mistakes takes thousands of examples to be seen at all.
+
+    Args:
+        state_dict: Names and tensors; ``measure`` gets the same names and shapes, on the CPU.
+        measure: A number or ``[n]`` numbers for a state dict.  Where quantised weights give no
+            finite number, that counts as over the budget.
+        loss_budget: How much the mean loss may rise.
+        margin: Standard errors :math:`z` between the rise and the budget.  Of one container 2.576
+            are exceeded by chance once in two hundred times, of the luckiest of the ten or so that
+            a search tries once in twenty.
+        start_bits: The most bits that are tried; what needs more is kept exactly.
+        channels: A range for each row of a tensor, as in :func:`dovetail.pack.compress`.
+        carry: Try for each tensor whether the loss minds it less when errors of rounding are
+            carried along its rows (:mod:`dovetail.pack.carrying`); not with ``channels``.
+        lossless: Patterns of names to keep exactly.
+        smallest: Tensors with fewer elements are kept exactly.
+        most_calls: How often ``measure`` may be called.  Where there are too many tensors to try
+            each alone, the distance from the given weights stands in for the loss.
+        seed: As in :func:`dovetail.pack.compress`; the search draws nothing.
+        progress: Called with a few words after each measurement.
+
+    Returns:
+        The container never exceeds the budget: in the end everything is kept exactly.
+
+    >>> import torch
+    >>> state = {"a": torch.linspace(-1, 1, 1000), "b": torch.linspace(-1, 1, 1000)}
+    >>> def loss(new):
+    ...     return sum(k * (new[n] - state[n]).square().mean() for n, k in (("a", 1), ("b", 1e3)))
+    >>> chosen = smallest_within(state, loss, 0.01)
+    >>> chosen.bits["a"] < chosen.bits["b"], chosen.loss - chosen.baseline <= 0.01
+    (True, True)
+    """
+    _check(loss_budget, margin, start_bits, most_calls, lossless)
+    state = {name: checked(name, tensor) for name, tensor in state_dict.items()}
+    trials = Trials(measure, state, margin=margin, most_calls=most_calls, progress=progress)
+    names = [
+        name
+        for name, tensor in state.items()
+        if not any(fnmatchcase(name, pattern) for pattern in lossless)
+        and quantisable(tensor, smallest)
+    ]
+    search = Search(
+        state, trials, loss_budget, start_bits=start_bits, channels=channels, carry=carry
+    )
+    alone = search.alone(names)
+    rises = {
+        tensor.name: rise_curve(
+            tensor,
+            {bits: max(rise.mean, rise.error / 2) for bits, rise in alone[tensor.name].items()},
+            least=_NEXT_TO_NOTHING * max(loss_budget, 1e-9),
+        )
+        for tensor in search.levels
+    }
+    search.one_by_one(search.along(path(search.levels, rises)))
+    carrying = {tensor.name for tensor in search.levels if tensor.carry}
+
+    def packed(bits: Bits) -> bytes:
+        exact = [glob.escape(name) for name in state if name not in bits]
+        rounded = {name: carried(state[name], bits[name]) for name in carrying & set(bits)}
+        return compress(
+            {**state, **rounded}, bits=bits, channels=channels, lossless=exact, seed=seed
+        )
+
+    data, bits, rise = search.checked(packed)
+    coded = {tensor.name: tensor.coded for tensor in describe(data).tensors}
+    record = PackSearch(
+        budget=loss_budget,
+        margin=margin,
+        baseline=trials.baseline,
+        rise=rise.mean,
+        error=rise.error,
+        most=rise.most,
+        examples=trials.examples,
+        calls=trials.calls,
+        size=len(data),
+        full=sum(tensor.nbytes for tensor in state.values()),
+        tensors=tuple(
+            SearchedTensor(
+                name=tensor.name,
+                elements=state[tensor.name].numel(),
+                bits=bits.get(tensor.name),
+                coded=coded[tensor.name],
+                carried=tensor.carry and tensor.name in bits,
+                alone=tuple((b, finite(r.mean)) for b, r in sorted(alone[tensor.name].items())),
+            )
+            for tensor in search.levels
+        ),
+        tried=tuple(search.tried),
+        settings={
+            "start_bits": start_bits,
+            "channels": channels,
+            "carry": carry,
+            "lossless": list(lossless),
+            "smallest": smallest,
+            "most_calls": most_calls,
+            "seed": seed,
+        },
+    )
+    return Chosen(data, bits, trials.baseline + rise.mean, trials.baseline, record)
+
+
+def _check(
+    budget: float, margin: float, start_bits: int, most_calls: int, lossless: Sequence[str]
+) -> None:
+    if not 0 <= budget < math.inf:
+        raise SettingsError(f"loss_budget must be finite and not negative, got {budget}")
+    if not 0 <= margin < math.inf:
+        raise SettingsError(f"margin must be finite and not negative, got {margin}")
+    if not 1 <= start_bits <= MOST_BITS:
+        raise SettingsError(f"start_bits must be 1 to {MOST_BITS}, got {start_bits}")
+    if most_calls < FEWEST_CALLS:
+        raise SettingsError(f"most_calls must be at least {FEWEST_CALLS}, got {most_calls}")
+    if isinstance(lossless, str):
+        raise SettingsError(f"lossless takes several patterns: ({lossless!r},)")

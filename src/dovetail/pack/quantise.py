@@ -1,0 +1,175 @@
+r"""A uniform quantiser: a range cut into :math:`2^N` bins, and for each weight its bin's number.
+
+With :math:`w \in [l, h]` and the bin width :math:`\Delta = (h - l) / 2^N`,
+
+.. math::
+    q(w) = \min\!\left(\left\lfloor \frac{w - l}{\Delta} \right\rfloor,\; 2^N - 1\right),
+    \qquad
+    \hat w(q) = l + (q + \tfrac12)\,\Delta ,
+
+so that :math:`|w - \hat w| \le \Delta / 2` and the largest weight falls into the last bin.  Both
+sides count from the smallest weight (the print of Algorithm 1 in "Efficient deep learning", chapter
+3, counts from the largest and decodes from the smallest).
+
+The arithmetic is pinned down, so that every machine decodes the same bits: one rounded operation at
+a time, in float32 for float32 and the half types, in float64 for float64 and for ranges so wide, so
+narrow or so far from zero that float32 cannot divide them.  A tensor may have one range, or one a
+row.  A decoded weight falls into its own bin again, as long as a bin is at least two neighbouring
+numbers of the tensor's dtype wide.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["MOST_BITS", "Grid", "divisible", "finest", "low_and_high"]
+
+MOST_BITS = 16
+"""Symbols are kept in two bytes; at 16 bits a float32 is better kept exactly."""
+
+_WIDEST, _NARROWEST = 2.0**120, 2.0**-100
+"""Within these spans float32 neither overflows nor loses digits to subnormal numbers."""
+
+_WIDEST_DOUBLE, _NARROWEST_DOUBLE = 2.0**1000, 2.0**-960
+
+_own = threading.local()
+
+Numbers = NDArray[Any]
+"""Floating numbers of any precision."""
+
+Symbols = NDArray[Any]
+"""Numbers of bins: uint8 up to eight bits, uint16 above."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The bins of a tensor: ``2 ** bits`` of them between ``low [rows]`` and ``high [rows]``.
+
+    >>> grid = Grid(2, np.float32([-1]), np.float32([1]))
+    >>> symbols = grid.symbols(np.float32([[-1, -0.6, 0.0, 0.3, 1.0]])); symbols
+    array([[0, 0, 2, 2, 3]], dtype=uint8)
+    >>> grid.centres(symbols)
+    array([[-0.75, -0.75,  0.25,  0.25,  0.75]], dtype=float32)
+    """
+
+    bits: int
+    low: Numbers
+    high: Numbers
+
+    @cached_property
+    def arithmetic(self) -> np.dtype[Any]:
+        """The precision in which bins are found and their centres calculated."""
+        if self.low.dtype == np.float64:
+            return np.dtype(np.float64)
+        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+        span, size = high - low, np.maximum(np.abs(low), np.abs(high))
+        # Far from zero float32 has few numbers left: its rounding must stay far below a bin.
+        fine = (span < _WIDEST) & (span > np.maximum(_NARROWEST, size * 2.0 ** (self.bits - 17)))
+        return np.dtype(np.float32 if bool((fine | (span == 0)).all()) else np.float64)
+
+    @cached_property
+    def _begin(self) -> Numbers:
+        return self.low.astype(self.arithmetic)[:, None]
+
+    @cached_property
+    def _span(self) -> Numbers:
+        return self.high.astype(self.arithmetic)[:, None] - self._begin
+
+    @cached_property
+    def _scale(self) -> Numbers:
+        bins = np.full_like(self._span, 2.0**self.bits)
+        return np.divide(bins, self._span, out=np.zeros_like(bins), where=self._span > 0)
+
+    @cached_property
+    def _step(self) -> Numbers:
+        step: Numbers = self._span * self.arithmetic.type(2.0**-self.bits)
+        return step
+
+    @cached_property
+    def _first(self) -> Numbers:
+        first: Numbers = self._begin + self._step * self.arithmetic.type(0.5)
+        return first
+
+    def symbols(self, weights: Numbers, rows: slice = slice(None)) -> Symbols:
+        """The bin of each weight ``[r, c]``, whose rows are these of the grid."""
+        offset = _scratch(weights.size, self.arithmetic).reshape(weights.shape)
+        np.subtract(weights, self._begin[rows], out=offset, dtype=self.arithmetic)
+        offset *= self._scale[rows]
+        if self.bits == 16:  # one more than the last would not fit into sixteen bits
+            np.minimum(offset, self.arithmetic.type(2**16 - 1), out=offset)
+            return offset.astype(np.uint16)
+        symbols = offset.astype(np.uint16)
+        np.minimum(symbols, np.uint16(2**self.bits - 1), out=symbols)  # as whole numbers: faster
+        return symbols.astype(np.uint8) if self.bits <= 8 else symbols
+
+    def centres(
+        self, symbols: Symbols, rows: slice = slice(None), out: Numbers | None = None
+    ) -> Numbers:
+        """The middle of each symbol's bin ``[r, c]``, in the grid's arithmetic."""
+        numbers = np.multiply(symbols, self._step[rows], out=out, dtype=self.arithmetic)
+        numbers += self._first[rows]
+        return numbers
+
+
+def low_and_high(matrix: torch.Tensor) -> tuple[Numbers, Numbers]:
+    """The smallest and largest element of each row of ``[rows, columns]``; NaN where there is one.
+
+    >>> low_and_high(torch.tensor([[3.0, 1.0], [0.0, -2.0]]))
+    (array([ 1., -2.], dtype=float32), array([3., 0.], dtype=float32))
+    """
+    if len(matrix) == 1:  # over everything torch uses all its threads, along a row only one
+        low, high = (end[None] for end in torch.aminmax(matrix))
+    else:
+        low, high = torch.aminmax(matrix, dim=1)
+    if low.dtype == torch.bfloat16:
+        low, high = low.float(), high.float()
+    return low.numpy(), high.numpy()
+
+
+def divisible(low: Numbers, high: Numbers) -> bool:
+    """Whether float64 can cut every range into bins; if not, a tensor is kept exactly.
+
+    >>> divisible(np.float64([-1e308]), np.float64([1e308])), divisible(np.ones(1), np.ones(1))
+    (False, True)
+    """
+    with np.errstate(over="ignore"):
+        span = high.astype(np.float64) - low.astype(np.float64)
+    return bool(((span == 0) | ((span < _WIDEST_DOUBLE) & (span > _NARROWEST_DOUBLE))).all())
+
+
+def finest(dtype: torch.dtype, low: Numbers, high: Numbers) -> int:
+    r"""Bits beyond which bins would be narrower than the numbers of a dtype are apart.
+
+    Weights between 1 and :math:`1 + 2^{-20}` are at most nine different float32 numbers, and no
+    quantiser needs more than four bits for them.
+
+    >>> finest(torch.float32, np.float32([1]), np.float32([1 + 2**-20]))
+    4
+    >>> finest(torch.float32, np.float32([-1]), np.float32([1]))
+    16
+    """
+    facts = torch.finfo(dtype)
+    least = np.minimum(np.abs(low), np.abs(high)).astype(np.float64)
+    smallest = np.where((low <= 0) & (high >= 0), facts.tiny, np.maximum(least, facts.tiny))
+    apart = np.log2(facts.eps) + np.floor(np.log2(smallest))
+    span = high.astype(np.float64) - low.astype(np.float64)
+    # As logarithms: a span of 1 holds more numbers next to zero than a float64 can count.
+    most = float((np.log2(span[span > 0]) - apart[span > 0]).max(initial=0.0))
+    return MOST_BITS if most >= MOST_BITS else max(1, math.ceil(math.log2(2.0**most + 1)))
+
+
+def _scratch(count: int, kind: np.dtype[Any]) -> Numbers:
+    """Memory a thread uses again for every block: new memory costs more than the sums in it."""
+    kept: Numbers | None = getattr(_own, kind.name, None)
+    if kept is None or len(kept) < count:
+        kept = np.empty(count, kind)
+        setattr(_own, kind.name, kept)
+    return kept[:count]

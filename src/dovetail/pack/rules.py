@@ -1,0 +1,181 @@
+r"""How many bits a tensor's weights get.
+
+Three rules, of the thesis "Efficient deep learning", chapter 3:
+
+entropy (Algorithm 1)
+    :math:`N = \lceil H \rceil + c`, with :math:`H` the entropy in bits of a histogram of
+    :math:`2^M` bins over a random fraction :math:`F` of the weights.
+gradient (section 3.3)
+    :math:`N = \lceil \log_2(G + 1) \rceil + c`, with :math:`G` the root mean square of the loss's
+    derivative by these weights: what moves the loss more is kept more finely.
+fixed
+    The same number, or one a name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.seeds import generator
+from dovetail.pack.dtypes import FLOATING
+from dovetail.pack.quantise import MOST_BITS, Grid, Numbers
+
+__all__ = ["LONGEST_VECTOR", "Rules", "entropy", "sampled_entropy"]
+
+LONGEST_VECTOR = 1 << 16
+"""Vectors shorter than this are kept exactly: biases and statistics of norms are few among the
+weights, and a variance near zero does not survive bins that are uniform up to the largest."""
+
+LEAST_SAMPLE, MOST_SAMPLE = 512, 1 << 16
+"""At least and at most so many weights estimate an entropy: an error of at most a few hundredths
+of a bit, whatever the fraction asked for."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides, tensor by tensor, between exact and quantised, and the number of bits."""
+
+    extra_bits: int = 6
+    probe_bits: int = 4
+    sample: float = 0.03
+    bits: int | Mapping[str, int] | None = None
+    gradients: Mapping[str, Tensor | float] | None = None
+    channels: bool = False
+    lossless: Sequence[str] = ()
+    smallest: int = 256
+    seed: int = 0
+    seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        _whole("extra_bits", self.extra_bits, 0, MOST_BITS)
+        _whole("probe_bits", self.probe_bits, 1, MOST_BITS)
+        _whole("smallest", self.smallest, 0, 1 << 62)
+        if not 0 < self.sample <= 1:
+            raise SettingsError(f"sample must be above 0 and at most 1, got {self.sample}")
+        if self.bits is not None and self.gradients is not None:
+            raise SettingsError("give bits or gradients, not both: each is a rule of its own")
+        if isinstance(self.lossless, str) or not all(isinstance(p, str) for p in self.lossless):
+            raise SettingsError(f"lossless is a list of patterns of names, got {self.lossless!r}")
+        if isinstance(self.bits, Mapping):
+            for name, bits in self.bits.items():
+                _whole(f"bits[{name!r}]", bits, 1, MOST_BITS)
+        elif self.bits is not None:
+            _whole("bits", self.bits, 1, MOST_BITS)
+
+    def described(self) -> dict[str, Any]:
+        """The settings as a container keeps them: which rule, and its numbers."""
+        common = {"channels": self.channels, "lossless": list(self.lossless)}
+        if isinstance(self.bits, int):
+            return {"rule": "fixed", "bits": self.bits, **common}
+        rule = "gradient" if self.gradients is not None else "entropy"
+        numbers = {"extra_bits": self.extra_bits, "probe_bits": self.probe_bits}
+        return {
+            "rule": "fixed" if self.bits is not None else rule,
+            **numbers,
+            "sample": self.sample,
+            "seed": self.seed,
+            **common,
+        }
+
+    def named(self) -> set[str]:
+        """The names that the settings speak of."""
+        return set(self.bits if isinstance(self.bits, Mapping) else self.gradients or ())
+
+    def missed(self) -> None:
+        """Refuse settings for tensors that never came: a misspelt name would change nothing."""
+        for name in sorted(self.named() - self.seen):
+            where = "bits" if isinstance(self.bits, Mapping) else "gradients"
+            raise SettingsError(f"{where} names {name!r}, no such tensor{nearest(name, self.seen)}")
+
+    def exact(self, name: str, tensor: Tensor) -> bool:
+        """Whether a tensor is kept bit by bit."""
+        self.seen.add(name)
+        if any(fnmatchcase(name, pattern) for pattern in self.lossless):
+            return True
+        if tensor.dtype not in FLOATING:
+            if isinstance(self.bits, Mapping) and name in self.bits:
+                raise SettingsError(f"bits names {name!r}, whose {tensor.dtype} is kept exactly")
+            return True
+        if tensor.numel() == 0:
+            return True
+        if isinstance(self.bits, Mapping) and name in self.bits:
+            return False
+        small = tensor.numel() < self.smallest
+        return small or (tensor.ndim <= 1 and tensor.numel() < LONGEST_VECTOR)
+
+    def bits_for(self, name: str, matrix: Tensor, low: Numbers, high: Numbers) -> int:
+        """The bits of a tensor ``[rows, columns]`` with these ranges."""
+        if isinstance(self.bits, Mapping):
+            if name in self.bits:
+                return self.bits[name]
+        elif self.bits is not None:
+            return self.bits
+        if self.gradients is not None and name in self.gradients:
+            size = math.log2(_size(name, self.gradients[name]) + 1)
+        else:
+            draw = generator(self.seed, "pack", name)
+            size = sampled_entropy(matrix, low, high, self.probe_bits, self.sample, draw)
+        # A hair below a whole number of bits is that number, and no machine's rounding decides.
+        return max(1, min(MOST_BITS, math.ceil(size - 1e-9) + self.extra_bits))
+
+
+def entropy(counts: np.ndarray) -> float:
+    r"""Shannon's :math:`-\sum_i p_i \log_2 p_i` of a histogram, in bits.
+
+    >>> entropy(np.array([1, 1, 2, 0]))
+    1.5
+    """
+    shares = counts[counts > 0] / max(1, counts.sum())
+    return float(-(shares * np.log2(shares)).sum()) + 0.0
+
+
+def sampled_entropy(
+    matrix: Tensor,
+    low: Numbers,
+    high: Numbers,
+    bits: int,
+    sample: float = 1.0,
+    draw: torch.Generator | None = None,
+) -> float:
+    """The entropy of ``matrix [rows, columns]`` on ``2 ** bits`` bins, from some of its elements.
+
+    >>> matrix = torch.arange(16.0)[None]
+    >>> sampled_entropy(matrix, np.float32([0]), np.float32([15]), bits=4)
+    4.0
+    """
+    rows, columns = matrix.shape
+    total = rows * columns
+    wanted = min(max(math.ceil(sample * total), LEAST_SAMPLE), MOST_SAMPLE)
+    if wanted >= total:
+        chosen = torch.arange(total)
+    else:
+        chosen = torch.randint(total, (wanted,), generator=draw)
+    row = (chosen // columns).numpy()
+    some = matrix.reshape(-1)[chosen]
+    values = (some.float() if some.dtype == torch.bfloat16 else some).numpy()
+    symbols = Grid(bits, low[row], high[row]).symbols(values[:, None])
+    return entropy(np.bincount(symbols[:, 0], minlength=1))
+
+
+def _size(name: str, gradient: Tensor | float) -> float:
+    if isinstance(gradient, Tensor):
+        value = float(gradient.detach().double().square().mean().sqrt()) if gradient.numel() else 0
+    else:
+        value = float(gradient)
+    if not 0 <= value < math.inf:
+        raise TaskError(f"the gradient of {name!r} has size {value}; it must be a finite number")
+    return value
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SettingsError(f"{name} must be a whole number, {least} to {most}; got {value!r}")

@@ -1,0 +1,183 @@
+"""What becomes of a network's weights while it is trained: a callback, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.core.records import Record
+from dovetail.core.views import Figure, Series, Table, Text, View
+from dovetail.dist.averaging import AS_USUAL
+from dovetail.dist.packed_mean import packed
+from dovetail.measures.weights import root_mean_square, stable_rank, weight_entropy
+from dovetail.train.options import Moment
+
+__all__ = ["WeightHistory", "WeightsOverTraining"]
+
+ENTROPY, RANK, BITS, ERROR, GRADIENT = (
+    "entropy",
+    "stable rank",
+    "bits a weight",
+    "relative error",
+    "rms gradient",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOverTraining(Record, kind="weights-over-training"):
+    r"""One row an epoch and layer.
+
+    ``"entropy"`` in bits, ``"stable rank"``, ``"bits a weight"`` after packing, the
+    ``"relative error"`` :math:`\lVert w - \hat w\rVert / \lVert w\rVert` of what was packed, and
+    ``"rms gradient"`` :math:`G`.
+
+    >>> rows = tuple(
+    ...     {"epoch": e, "layer": "a", "entropy": 3.0 - e, "rms gradient": 2.0 ** (3 - e) - 1}
+    ...     for e in (1, 2, 3)
+    ... )
+    >>> WeightsOverTraining(rows=rows).correlation("a")
+    1.0
+    """
+
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Their names, from the input up."""
+        return tuple(dict.fromkeys(row["layer"] for row in self.rows))
+
+    def curve(self, layer: str, measure: str) -> tuple[float | None, ...]:
+        """A measure of one layer, epoch by epoch."""
+        return tuple(row.get(measure) for row in self.rows if row["layer"] == layer)
+
+    def correlation(self, layer: str) -> float | None:
+        r"""Pearson's, of :math:`\log_2(G + 1)` and the entropy over the epochs; None if flat."""
+        both = [
+            (row[GRADIENT], row[ENTROPY])
+            for row in self.rows
+            if row["layer"] == layer and row.get(GRADIENT) is not None
+        ]
+        if len(both) < 3:
+            return None
+        pairs = torch.tensor(both, dtype=torch.float64).T
+        pairs[0] = (pairs[0] + 1).log2()
+        pairs -= pairs.mean(1, keepdim=True)
+        spread = pairs.norm(dim=1).prod()
+        return None if spread == 0 else round(float(pairs[0] @ pairs[1] / spread), 12)
+
+    def view(self) -> View:
+        """Curves of every measure, a line a layer; first and last values."""
+        if not self.rows:
+            return (Text("No epoch has ended yet."),)
+        epochs = tuple(row["epoch"] for row in self.rows if row["layer"] == self.layers[0])
+        figures = (
+            Figure(
+                "line",
+                measure[0].upper() + measure[1:],
+                tuple(Series(name, epochs, self.curve(name, measure)) for name in self.layers),
+                "epoch",
+                log_y=measure == GRADIENT,
+            )
+            for measure in (ENTROPY, RANK, BITS, ERROR, GRADIENT)
+        )
+        ends = tuple(
+            (
+                layer,
+                *(self.curve(layer, name)[at] for name in (ENTROPY, RANK, BITS) for at in (0, -1)),
+                self.correlation(layer),
+            )
+            for layer in self.layers
+        )
+        columns = (
+            "layer",
+            *(f"{name}, {when}" for name in (ENTROPY, RANK, BITS) for when in ("first", "last")),
+            "correlation of entropy and log gradient",
+        )
+        return (Table(columns, ends, ("", *(".3g",) * 7)), *figures)
+
+
+class WeightHistory:
+    """A callback that looks at every weight matrix after each epoch.
+
+    Args:
+        probe_bits: Of the histogram whose entropy is taken, :math:`2^M` bins.
+        sample: The share of the weights in it; ``None`` for all.
+        packing: Arguments of ``pack.compress`` for bits and error; ``None`` measures neither.
+        loss: Of a module, such as its mean loss on all of the training data, for the gradient.  By
+            default it is the one that the last step of the epoch left: that of one batch.
+        seed: For the sample.
+
+    A training that is resumed begins a new history.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.train.end_to_end import end_to_end
+    >>> history = WeightHistory()
+    >>> _ = end_to_end(build("mlp"), load_task("digits"), epochs=2, callbacks=(history,))
+    >>> history.record().layers
+    ('hidden1.linear.weight', 'hidden2.linear.weight', 'head.weight')
+    """
+
+    def __init__(
+        self,
+        probe_bits: int = 4,
+        sample: float | None = None,
+        packing: Mapping[str, Any] | None = AS_USUAL,
+        loss: Callable[[nn.Module], Tensor] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._bits, self._sample, self._seed = probe_bits, sample, seed
+        self._packing, self._loss = packing, loss
+        self._rows: list[dict[str, Any]] = []
+
+    def __call__(self, moment: Moment) -> None:
+        """Add the rows of this epoch."""
+        self.look(moment.module, moment.epoch)
+
+    def look(self, module: nn.Module, epoch: int) -> None:
+        """The same in a loop of one's own."""
+        weights = {n: p for n, p in module.named_parameters() if p.ndim >= 2 and p.numel()}
+        gradients = self._gradients(module, weights)
+        for name, weight in weights.items():
+            row: dict[str, Any] = {
+                "epoch": epoch,
+                "layer": name,
+                "weights": weight.numel(),
+                ENTROPY: weight_entropy(weight, self._bits, self._sample, seed=self._seed),
+                RANK: stable_rank(weight),
+                GRADIENT: gradients.get(name),
+            }
+            if self._packing is not None:
+                message = packed({name: weight}, {}, self._packing)
+                row |= {BITS: message.bits / weight.numel(), ERROR: message.error}
+            self._rows.append(row)
+
+    def record(self) -> WeightsOverTraining:
+        """What was seen so far."""
+        return WeightsOverTraining(
+            rows=tuple(dict(row) for row in self._rows),
+            settings={
+                "probe_bits": self._bits,
+                "sample": self._sample,
+                "packing": None if self._packing is None else str(dict(self._packing)),
+                "gradient": "of the last batch" if self._loss is None else "of a loss",
+                "seed": self._seed,
+            },
+        )
+
+    def _gradients(
+        self, module: nn.Module, weights: Mapping[str, nn.Parameter]
+    ) -> dict[str, float]:
+        if self._loss is None:
+            left = {n: p.grad for n, p in weights.items() if p.grad is not None}
+        else:
+            trained = {n: p for n, p in weights.items() if p.requires_grad}
+            found = torch.autograd.grad(
+                self._loss(module), list(trained.values()), allow_unused=True
+            )
+            left = {n: g for n, g in zip(trained, found, strict=True) if g is not None}
+        return {name: root_mean_square(gradient) for name, gradient in left.items()}

@@ -1,0 +1,192 @@
+"""Packing a part: what decides the bits, what is measured, what the origin keeps."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.records import load_record
+from dovetail.flows.pack_losses import gradient_sizes, losses_with
+from dovetail.flows.packing import pack_part
+from dovetail.parts.cutting import cut
+from dovetail.parts.part import build
+from dovetail.running.evaluate import evaluate
+from dovetail.tasks.builtin import load_task
+from dovetail.tasks.derive import only_classes
+from dovetail.tasks.pairs import Pairs
+from dovetail.tasks.task import Task
+from dovetail.train.end_to_end import end_to_end
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_task("digits")
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    return end_to_end(build("mlp", hidden=(64,), classes=10), digits, epochs=8, seed=0).part
+
+
+def test_what_is_measured_is_in_the_record_and_the_origin(trained, digits, tmp_path):
+    small, record, _ = pack_part(trained, digits, name="net")
+    assert record.before == evaluate(trained, digits).measures
+    assert record.after == evaluate(small, digits).measures
+    assert abs(record.after["accuracy"] - record.before["accuracy"]) < 0.02
+    origin = small.origin
+    assert (origin.how, origin.parents, origin.task) == ("pack", (trained.digest,), "digits")
+    assert origin.measured["test accuracy"] == record.after["accuracy"]
+    assert origin.measured["test accuracy before"] == record.before["accuracy"]
+    assert origin.measured["packed bytes"] == len(small.packed) == record.size
+    plain = sum(t.numel() * t.element_size() for t in trained.module.state_dict().values())
+    assert record.ratio == pytest.approx(plain / len(small.packed))
+    assert small.contract == trained.contract
+    assert load_record(record.save(tmp_path / "r.json")) == record
+    assert "before" in str(record.view())
+
+
+def test_without_a_task_nothing_is_claimed(trained):
+    small, record, _ = pack_part(trained)
+    assert (record.before, record.after, record.task) == ({}, {}, None)
+    assert set(small.origin.measured) == {"packed bytes", "ratio"}
+    assert small.origin.task == trained.origin.task
+
+
+def test_a_half_can_be_packed(trained):
+    front, _ = cut(trained, at="hidden1")
+    assert pack_part(front).part.contract == front.contract
+
+
+def test_more_bits_cost_more_and_lose_less(trained, digits):
+    found = [pack_part(trained, digits, bits=bits).record for bits in (2, 4, 8)]
+    assert found[0].size < found[1].size < found[2].size
+    full = evaluate(trained, digits).measures["nll"]
+    losses = [abs(record.after["nll"] - full) for record in found]
+    assert losses[0] > losses[1] > losses[2]
+
+
+@pytest.mark.parametrize("budget", [0.002, 0.05])
+def test_a_loss_budget_is_kept_on_the_validation_split(trained, digits, budget):
+    small, record, _ = pack_part(trained, digits, loss_budget=budget)
+    full = evaluate(trained, digits, split="validation").measures["nll"]
+    assert evaluate(small, digits, split="validation").measures["nll"] <= full + budget
+    assert record.ratio > pack_part(trained).record.ratio
+
+
+def test_points_are_kept_on_the_validation_split(trained, digits):
+    small = pack_part(trained, digits, points=1.0).part
+    full = evaluate(trained, digits, split="validation").accuracy
+    assert evaluate(small, digits, split="validation").accuracy >= full - 0.01
+
+
+def test_the_same_seed_gives_the_same_container(trained):
+    assert pack_part(trained).part.packed == pack_part(trained).part.packed
+
+
+def test_packed_again_it_is_packed_from_the_packed_one(trained):
+    once = pack_part(trained, bits=6).part
+    twice = pack_part(once, bits=6).part
+    assert twice.origin.parents == (once.digest,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"rule": "entropi"}, "did you mean entropy"),
+        ({"rule": "entropy", "bits": 4}, "both decide the bits"),
+        ({"bits": 4, "points": 1.0}, "both decide the bits"),
+        ({"rule": "gradient"}, "needs a task"),
+        ({"points": 1.0}, "needs a task"),
+    ],
+)
+def test_options_that_contradict(trained, asked, told):
+    with pytest.raises(SettingsError, match=told):
+        pack_part(trained, **asked)
+
+
+def test_numbers_have_no_points_but_a_loss():
+    torch.manual_seed(0)
+    task = Task(torch.rand(60, 4), torch.rand(60, 1), kind="regression", name="numbers")
+    part = build("mlp", shape=(4,), hidden=(64,), classes=1)
+    with pytest.raises(TaskError, match="give a loss budget"):
+        pack_part(part, task, points=1.0)
+    assert pack_part(part, task, loss_budget=0.1).record.after["mse"] >= 0
+
+
+def test_pairs_have_no_loss():
+    ends = torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])
+    pairs = Pairs(*ends, torch.tensor([True, False, True]))
+    task = Task(torch.rand(60, 1, 8, 8), kind="pairs", pairs=pairs)
+    with pytest.raises(TaskError, match="pair labels only"):
+        gradient_sizes(build("mlp"), task)
+    with pytest.raises(TaskError, match="pair labels only"):
+        pack_part(build("mlp"), task)
+
+
+def test_losses_are_those_that_are_evaluated(trained, digits):
+    some = only_classes(digits, ["7", "2", "5"])
+    state = trained.module.state_dict()
+    found = evaluate(trained, some, split="validation").measures
+    losses = losses_with(trained, some)(state)
+    assert losses.shape == (some.size("validation"),)
+    assert float(losses.mean()) == pytest.approx(found["nll"])
+    mistakes = losses_with(trained, some, points=True)(state)
+    assert float(mistakes.mean()) == pytest.approx(100 * (1 - found["accuracy"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "measure"),
+    [
+        ("multilabel", (torch.rand(60, 3) > 0.5).float(), "nll"),
+        ("regression", torch.rand(60, 3), "mse"),
+    ],
+)
+def test_losses_of_labels_and_numbers(kind, targets, measure):
+    task = Task(torch.rand(60, 4), targets, kind=kind, name="some")
+    part = build("mlp", shape=(4,), hidden=(16,), classes=3)
+    found = evaluate(part, task, split="validation").measures[measure]
+    losses = losses_with(part, task)(part.module.state_dict())
+    assert float(losses.mean()) == pytest.approx(found)
+    assert set(gradient_sizes(part, task)) == set(dict(part.module.named_parameters()))
+
+
+# The gradient ------------------------------------------------------------------------------------
+
+
+def by_hand(part, task):
+    """One example at a time: the gradient of the mean loss over the whole training split."""
+    module = copy.deepcopy(part.module).double().eval()
+    sums = {name: torch.zeros_like(w) for name, w in module.named_parameters()}
+    rows = task.indices("train")
+    how = part.contract.preprocess
+    for row in rows:
+        x = task.inputs[row : row + 1].double()
+        if how is not None:
+            x = (x - how.mean[0] / how.scale) * how.scale / how.std[0]
+        module.zero_grad()
+        known = part.contract.classes
+        target = known.index(task.classes[task.targets[row]])
+        F.cross_entropy(module(x), torch.tensor([target])).backward()
+        for name, weight in module.named_parameters():
+            sums[name] += weight.grad / len(rows)
+    return {name: float(g.square().mean().sqrt()) for name, g in sums.items()}
+
+
+def test_gradients_match_one_example_at_a_time(trained, digits):
+    few = only_classes(digits, ["7", "2"])
+    digest = trained.digest
+    found = gradient_sizes(trained, few, batch_size=50)
+    assert found == pytest.approx(by_hand(trained, few), rel=1e-3)
+    assert trained.digest == digest
+
+
+def test_the_gradient_rule_follows_the_gradient(trained, digits):
+    steep = {"hidden1.linear.weight": 1000.0, "head.weight": 0.0}
+    record = pack_part(trained, digits, rule="gradient", extra_bits=4).record
+    assert record.settings["rule"] == "gradient"
+    bits = {row.name: row.bits for row in record.tensors}
+    sizes = gradient_sizes(trained, digits)
+    for name in steep:
+        assert bits[name] == 4 + int(torch.tensor(sizes[name] + 1).log2().ceil())
