@@ -74,8 +74,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=float,
-        default=1.645,
-        help="of a budget: standard errors that must fit into it, too (default: 1.645)",
+        default=2.576,
+        help="of a budget: standard errors that must fit into it, too (default: 2.576)",
     )
     parser.add_argument("--task", help="measure before and after on this task's test split")
     parser.add_argument("--seed", type=int, default=0, help="of the weights that are sampled")

@@ -41,7 +41,7 @@ def pack(
     task: str | None = None,
     loss_budget: float | None = None,
     points: float | None = None,
-    margin: float = 1.645,
+    margin: float = 2.576,
     shelf: str | Path = "shelf",
     data: str | Path | None = None,
     task_options: dict[str, Any] | None = None,

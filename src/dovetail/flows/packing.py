@@ -49,7 +49,7 @@ def pack_part(
     lossless: Sequence[str] = (),
     loss_budget: float | None = None,
     points: float | None = None,
-    margin: float = 1.645,
+    margin: float = 2.576,
     seed: int = 0,
     name: str | None = None,
 ) -> PackedPart:
