@@ -1,0 +1,1 @@
+"""What the scripts about packed weights share: workers simulated in one process."""

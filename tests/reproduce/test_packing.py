@@ -1,0 +1,40 @@
+"""The reproductions of packing, at their smallest: they run, and leave records that can be read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dovetail.core.evidence import Evidence
+from dovetail.core.records import load_record
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("script", "records"),
+    [
+        ("packing_bits", {"packing_bits", "packing_floor"}),
+        ("packing_entropy", {"packing_entropy", "packing_rates"}),
+    ],
+)
+def test_a_script_leaves_its_records(tmp_path, script, records):
+    kept, output = tmp_path / "kept", tmp_path / f"{script}.json"
+    where = ["--scale", "tiny", "--kept", str(kept), "--output", str(output)]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "reproduce" / f"{script}.py"), *where],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {file.stem for file in tmp_path.glob("*.json")} == records
+    for name in records:
+        record = load_record(tmp_path / f"{name}.json")
+        assert isinstance(record, Evidence)
+        assert len(record.rows) >= 4
+        assert record.settings["scale"] == "tiny"
