@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from references.platonic_estimator import outputs, ridge
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -330,3 +331,32 @@ def test_spread_is_that_of_all_rows_at_once(counts, offset, with_weights):
     variance = np.average((x - mean) ** 2, axis=0, weights=weights)
     np.testing.assert_allclose(spread.variance, variance, atol=1e-8)
     assert spread.constant.tolist() == [len(x) == 1, len(x) == 1, True]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_weights_that_are_not_whole_are_only_compared(streamed):
+    x, y = load_digits(return_X_y=True)
+    x, y = x[:300] / 16, y[:300]
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, 300)
+
+    def fitted(scale):
+        net = PlatonicClassifier((50,), solver="eigen")
+        if streamed:
+            return net.fit_batches([(x, y, scale * weights)])
+        return net.fit(x, y, scale * weights)
+
+    scores = [fitted(scale).decision_function(x) for scale in (1.0, 1 / 300, 1e6)]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(scores[2], scores[0], rtol=1e-6, atol=1e-8)
+
+
+def test_bytes_and_numbers_are_not_mixed():
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 4)).astype(np.uint8)
+    y = pixels[:, 0] > 100
+    net = PlatonicClassifier((8,)).fit(pixels, y)
+    with pytest.raises(TaskError, match="fitted to bytes"):
+        net.predict(pixels.astype(float))
+    with pytest.raises(TaskError, match="fitted to other numbers"):
+        PlatonicClassifier((8,)).fit(pixels.astype(float), y).predict(pixels)
+    with pytest.raises(TaskError, match="fitted to bytes"):
+        PlatonicClassifier((8,)).fit_batches([(pixels, y), (pixels.astype(float), y)])

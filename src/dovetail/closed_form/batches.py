@@ -21,7 +21,7 @@ from dovetail.dist.group import merge_across, told_by_each
 from dovetail.running.estimator_inputs import as_inputs, as_weights
 from dovetail.tasks.arrays import as_float
 
-__all__ = ["Read", "Stream", "read_batch", "reblocked", "surveyed"]
+__all__ = ["Read", "Stream", "read_batch", "reblocked", "refuse_other_kind", "surveyed", "weighed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class Read:
     weights: Tensor | None
     shape: tuple[int, ...]
     """Of one input, before it became a row."""
+    pixels: bool = False
+    """Whether inputs were bytes, and are divided by 255."""
 
 
 def read_batch(batch: Any, targets: Targets, reader: BaseEstimator, *, reset: bool) -> Read:
@@ -57,7 +59,7 @@ def read_batch(batch: Any, targets: Targets, reader: BaseEstimator, *, reset: bo
         raise TaskError(f"{len(raw)} inputs but {len(y)} targets; give one target for each input")
     weights = as_weights(batch[2] if len(batch) == 3 else None, len(raw))
     x = as_float(raw).double().flatten(1)
-    return Read(x, y, weights, tuple(raw.shape[1:]))
+    return Read(x, y, weights, tuple(raw.shape[1:]), raw.dtype == torch.uint8)
 
 
 class Stream:
@@ -73,6 +75,7 @@ class Stream:
         self._batches, self._targets, self._reader = _repeatable(batches), targets, reader
         self._rows: int | None = None
         self.shape: tuple[int, ...] = ()
+        self.pixels = False
         self.passes = 0
 
     def __call__(self) -> Iterator[Read]:
@@ -84,8 +87,9 @@ class Stream:
             fresh = first and rows == 0
             read = read_batch(batch, self._targets, self._reader, reset=fresh)
             if fresh:
-                self.shape = read.shape
-            elif read.shape != self.shape:
+                self.shape, self.pixels = read.shape, read.pixels
+            refuse_other_kind(self.pixels, read.pixels)
+            if read.shape != self.shape:
                 raise TaskError(
                     f"inputs of shape {list(read.shape)} follow others of {list(self.shape)}; "
                     "give all alike"
@@ -99,6 +103,24 @@ class Stream:
                 "makes a new iterator whenever it is called"
             )
         self._rows, self.passes = rows, self.passes + 1
+
+
+def refuse_other_kind(fitted: bool, given: bool) -> None:
+    """Bytes are pixels, divided by 255; other numbers are not: the two must not be mixed.
+
+    >>> refuse_other_kind(True, False)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: the network was fitted to bytes (uint8), which are divided by
+    255, and these inputs are other numbers; give bytes, or numbers both times
+    """
+    if fitted != given:
+        bytes_, numbers = "bytes (uint8), which are divided by 255", "other numbers"
+        was, found = (bytes_, numbers) if fitted else (numbers, bytes_)
+        raise TaskError(
+            f"the network was fitted to {was}, and these inputs are {found}; give bytes, or "
+            "numbers both times"
+        )
 
 
 def surveyed(

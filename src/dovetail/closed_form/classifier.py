@@ -39,7 +39,8 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
         label_weight: :math:`\beta`, how much of a layer's target are the labels; ``"auto"`` gives
             them the variance of the features.
         ridge: Penalty on the squared weights, summed over rows; ``"auto"`` chooses one a layer by
-            generalised cross-validation.
+            generalised cross-validation, which needs a spectrum: with the solvers ``"cholesky"``
+            and ``"lstsq"`` it is none.
         solver: ``"cholesky"`` or ``"eigen"`` on sums over the rows, ``"pinv"`` or ``"lstsq"`` on
             the rows themselves; ``"auto"`` for the rows while that is quick.
         random_state: Of random projections; ``None`` is 0, so that runs repeat.
@@ -65,7 +66,11 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> PlatonicClassifier:
-        """Fit to inputs ``[n, ...]`` and classes ``[n]``; a row of weight 2 counts as two rows."""
+        """Fit to inputs ``[n, ...]`` and classes ``[n]``.
+
+        A row of weight 2 counts as two rows; weights that are not whole are compared with their
+        mean.
+        """
         targets = ClassTargets()
         self._fit(X, y, sample_weight, targets)
         self.classes_ = targets.classes
@@ -76,10 +81,10 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
     ) -> PlatonicClassifier:
         """Fit to rows that come in batches and are never held together.
 
-        Two passes, one more for each layer, two more for sorted PCA, and one more for each layer
-        of platonic PCA with ``ema``.  In memory are a block of rows and the sums; the result is
-        that of :meth:`fit` with the same ``solver`` (``"cholesky"`` or ``"eigen"``), whatever the
-        sizes of the batches.
+        Two passes, one more for each layer (two where several tries are made and rows are many),
+        two more for sorted PCA, and one more for each layer of platonic PCA with ``ema``.  In
+        memory are a block of rows and the sums; the result is that of :meth:`fit` with the same
+        ``solver`` (``"cholesky"`` or ``"eigen"``), whatever the sizes of the batches.
 
         Args:
             batches: ``(X, y)`` or ``(X, y, sample_weight)`` each, from a list, a ``DataLoader``

@@ -11,7 +11,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dovetail.closed_form.batches import Read, Stream, read_batch, reblocked, surveyed, weighed
+from dovetail.closed_form.batches import (
+    Read,
+    Stream,
+    read_batch,
+    reblocked,
+    refuse_other_kind,
+    surveyed,
+    weighed,
+)
 from dovetail.closed_form.fit_record import PlatonicFit
 from dovetail.closed_form.layers import Layer, activation_of
 from dovetail.closed_form.network import network_part
@@ -77,6 +85,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
                 f"inputs have shape {list(raw.shape[1:])}, those that were fitted "
                 f"{list(self.input_shape_)}"
             )
+        refuse_other_kind(self.pixels_, raw.dtype == torch.uint8)
         layers, found = self._output_layers(), []
         for start in range(0, len(raw), BLOCK):
             z = as_float(raw[start : start + BLOCK]).double().flatten(1)
@@ -119,8 +128,10 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         spread = surveyed(lambda: (read,), targets)
         scaling = scaling_of(spread, read.x.shape[1], targets.width)
         block = weighed(read, targets.columns(read.y))
-        rows = HeldRows(scaling.inputs(block.z), scaling.targets(block.y), block.weights)
-        return self._solved(settings, rows, spread, scaling, reader, read.shape, lambda: 1)
+        weights = None if block.weights is None else block.weights / spread.row_weight
+        rows = HeldRows(scaling.inputs(block.z), scaling.targets(block.y), weights)
+        reader.input_shape_, reader.pixels_ = read.shape, read.pixels
+        return self._solved(settings, rows, spread, scaling, reader, lambda: 1)
 
     def _fit_batches(self, batches: Any, targets: Targets, distributed: bool) -> Self:
         settings = settings_of(self, streamed=True)
@@ -129,10 +140,10 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         spread = surveyed(stream, targets, shared=distributed)
         inputs = int(np.prod(stream.shape))
         scaling = scaling_of(spread, inputs, targets.width)
-        rows = StreamedRows(_scaled_blocks(stream, targets, scaling), shared=distributed)
-        return self._solved(
-            settings, rows, spread, scaling, reader, stream.shape, lambda: stream.passes
-        )
+        blocks = _scaled_blocks(stream, targets, scaling, spread.row_weight)
+        reader.input_shape_, reader.pixels_ = stream.shape, stream.pixels
+        rows = StreamedRows(blocks, shared=distributed)
+        return self._solved(settings, rows, spread, scaling, reader, lambda: stream.passes)
 
     def _solved(
         self,
@@ -141,7 +152,6 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         spread: Spread,
         scaling: Scaling,
         reader: BaseEstimator,
-        shape: tuple[int, ...],
         passes: Callable[[], int],
     ) -> Self:
         """Fit, and only when all went well forget what was fitted before."""
@@ -181,7 +191,6 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             delattr(self, name)
         for name in [name for name in vars(reader) if name.endswith("_")]:
             setattr(self, name, getattr(reader, name))
-        self.input_shape_ = shape
         # As a module holds them, so that it multiplies in the same order: where the condition is
         # bad, another order of the same sums is visible in the outputs.
         self.coefs_ = [layer.weights.T.contiguous().numpy().T for layer in layers]
@@ -231,10 +240,11 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _scaled_blocks(
-    stream: Stream, targets: Targets, scaling: Scaling
+    stream: Stream, targets: Targets, scaling: Scaling, row_weight: float
 ) -> Callable[[], Iterator[Block]]:
     def prepared(read: Read) -> Block:
         z, y, weights, _ = weighed(read, targets.columns(read.y))
+        weights = None if weights is None else weights / row_weight
         return Block(scaling.inputs(z), scaling.targets(y), weights)
 
     return lambda: reblocked(prepared(read) for read in stream())

@@ -69,7 +69,7 @@ class PlatonicFit(Record, kind="platonic-fit"):
                 ("layer", "width", "projection", "LSD", "penalty", "condition", "seconds"),
                 rows,
                 formats=("", "d", "", ".4g", ".2g", ".2g", ".3f"),
-                caption="LSD: what least squares on the layer leaves of the targets, a row.",
+                caption="LSD: what the layer's own (penalised) head leaves of the targets, a row.",
             ),
             Figure(
                 "line",

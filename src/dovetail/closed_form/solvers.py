@@ -126,11 +126,12 @@ class Spectral:
         self.condition = largest / float(self._s.min()) if bool(kept.any()) else 1.0
         choices = (penalty,) if isinstance(penalty, float | int) else tuple(penalty)
         self._chosen = len(choices) > 1
-        self.penalty = (
-            choices[int(self._cross_validated(choices, left, rows).argmin())]
-            if self._chosen
-            else float(choices[0])
-        )
+        self.penalty = float(choices[0])
+        if self._chosen:
+            scores = self._cross_validated(choices, left, rows)
+            # With no freedom left under any of them, the most cautious one.
+            judged = bool(scores.isfinite().any()) if len(self._s) else True
+            self.penalty = choices[int(scores.argmin())] if judged else choices[-1]
         if self.penalty and len(self._s):
             self.condition = (largest + self.penalty) / (float(self._s.min()) + self.penalty)
         self.labels = self._v @ (self._c / (self._s + self.penalty)[:, None])

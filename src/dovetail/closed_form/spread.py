@@ -25,6 +25,7 @@ class Spread:
     def __init__(self, columns: int) -> None:
         self.rows = 0
         self.weight = 0.0
+        self.whole = True
         self.mean = torch.zeros(columns, dtype=torch.float64)
         self.squares = torch.zeros(columns, dtype=torch.float64)
         self.low = torch.full((columns,), torch.inf, dtype=torch.float64)
@@ -34,6 +35,15 @@ class Spread:
     def variance(self) -> Tensor:
         """Of each column ``[c]``."""
         return self.squares / self.weight
+
+    @property
+    def row_weight(self) -> float:
+        """What weights are divided by: whole ones count copies of rows, others only compare them.
+
+        >>> Spread(1).update(torch.rand(4, 1), torch.tensor([0.5, 0.0, 0.5, 0.25])).row_weight
+        0.3125
+        """
+        return 1.0 if self.whole else self.weight / self.rows
 
     @property
     def constant(self) -> Tensor:
@@ -49,6 +59,7 @@ class Spread:
         values = values.double()
         w = torch.ones(len(values), dtype=torch.float64) if weights is None else weights.double()
         other.weight = float(w.sum())
+        other.whole = bool((w == w.round()).all())
         other.mean = w @ values / other.weight
         other.squares = w @ (values - other.mean).square()
         other.low, other.high = values.amin(0), values.amax(0)
@@ -70,12 +81,13 @@ class Spread:
         self.mean = self.mean + share * apart
         self.low, self.high = self.low.minimum(other.low), self.high.maximum(other.high)
         self.rows, self.weight = self.rows + other.rows, total
+        self.whole = self.whole and other.whole
         return self
 
     def state(self) -> dict[str, Tensor]:
         """All of it as tensors by name, to send to another process."""
         return {
-            "rows": torch.tensor(self.rows),
+            "rows": torch.tensor([self.rows, self.whole]),
             "weight": torch.tensor(self.weight, dtype=torch.float64),
             "columns": torch.stack([self.mean, self.squares, self.low, self.high]),
         }
@@ -88,6 +100,7 @@ class Spread:
         3
         """
         found = cls(state["columns"].shape[1])
-        found.rows, found.weight = int(state["rows"]), float(state["weight"])
+        found.rows, found.whole = int(state["rows"][0]), bool(state["rows"][1])
+        found.weight = float(state["weight"])
         found.mean, found.squares, found.low, found.high = state["columns"]
         return found
