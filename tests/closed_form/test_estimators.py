@@ -360,3 +360,38 @@ def test_bytes_and_numbers_are_not_mixed():
         PlatonicClassifier((8,)).fit(pixels.astype(float), y).predict(pixels)
     with pytest.raises(TaskError, match="fitted to bytes"):
         PlatonicClassifier((8,)).fit_batches([(pixels, y), (pixels.astype(float), y)])
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-200, 1e170])
+def test_units_beyond_float64_are_refused(scale):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    y = x[:, 0]
+    with pytest.raises(TaskError, match="nearer to one"):
+        PlatonicRegressor((8,)).fit(x * scale, y)
+    with pytest.raises(TaskError):
+        PlatonicRegressor((8,)).fit(x, y * scale)
+
+
+def test_what_was_fitted_does_not_change_with_the_arguments():
+    x = np.random.default_rng(0).normal(size=(80, 3))
+    net = PlatonicRegressor((8,), activation="tanh").fit(x, x[:, 0])
+    before = net.predict(x)
+    net.set_params(activation="relu")
+    np.testing.assert_array_equal(net.predict(x), before)
+
+
+def test_half_precision_is_read():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = x[:, 0].numpy()
+    found = PlatonicRegressor((8,)).fit(x.bfloat16(), y).predict(x.bfloat16())
+    assert np.corrcoef(found, y)[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [lambda z: z.float(), lambda z: z[:, :1], lambda z: z.log(), lambda z: z.numpy(), np.sum],
+)
+def test_an_activation_that_is_none_is_refused(activation):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    with pytest.raises(SettingsError, match="activation"):
+        PlatonicRegressor((8,), activation=activation).fit(x, x[:, 0])

@@ -366,3 +366,23 @@ def test_one_row_and_one_class_are_fitted(n, by):
     net = platonic(HeldRows(x, y), (2,), activation=torch.tanh, projections=(by,))
     assert_close(net(x.double()), torch.ones(n, 1).double())
     assert net.fits[0].distance == pytest.approx(0, abs=1e-20)
+
+
+@pytest.mark.parametrize("solver", ["pinv", "eigen", "cholesky"])
+def test_importance_weighs_the_labels_in_random_targets(solver):
+    x, y = torch.rand(60, 3, dtype=torch.float64), torch.rand(60, 2, dtype=torch.float64)
+    net = platonic(
+        HeldRows(x, y), (5, 4), tries=1, ridge=0.5, solver=solver, label_weight=2.0, ema=0.3, seed=7
+    )
+    z = net.layers[0](x)
+    centred, told = z - z.mean(0), y - y.mean(0)
+    inverse = torch.linalg.inv(centred.T @ centred + 0.5 * torch.eye(5))
+    head = inverse @ centred.T @ told
+    errors = (told - centred @ head).square().sum(1)
+    importance = 0.3 + 0.7 * errors
+    drawn = torch.randn(1 + 5 + 2, 4, generator=generator(7, "try", 1, 0), dtype=torch.float64)
+    target = drawn[0] + z @ drawn[1:6] + 2.0 * (importance[:, None] * y) @ drawn[6:]
+    weights = inverse @ centred.T @ (target - target.mean(0))
+    torch.testing.assert_close(net.layers[1].weights, weights, rtol=1e-8, atol=1e-9)
+    bias = target.mean(0) - z.mean(0) @ weights
+    torch.testing.assert_close(net.layers[1].bias, bias, rtol=1e-8, atol=1e-9)

@@ -181,3 +181,12 @@ def test_the_manifest_lists_weights_once(small, tmp_path):
     edit_json(folder / MANIFEST, lambda m: m["files"].update({PLAIN: m["files"][CONTAINER]}))
     with pytest.raises(FormatError, match="lists weights twice"):
         Part.from_pretrained(folder)
+
+
+def test_a_folder_with_files_of_ones_own_is_never_exchanged(tmp_path):
+    part = build("mlp", shape=(4,), classes=2)
+    folder = part.save_pretrained(tmp_path / "part")
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(FormatError, match=r"holds other files \(mine.txt\)"):
+        part.save_pretrained(folder, overwrite=True)
+    assert (folder / "mine.txt").read_text() == "mine"

@@ -44,8 +44,8 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
         solver: ``"cholesky"`` or ``"eigen"`` on sums over the rows, ``"pinv"`` or ``"lstsq"`` on
             the rows themselves; ``"auto"`` for the rows while that is quick.
         random_state: Of random projections; ``None`` is 0, so that runs repeat.
-        ema: How slowly the importance of a row follows its errors, between 0 and 1, in platonic
-            PCA; ``None`` for all rows alike.
+        ema: How slowly the importance of a row follows its errors, between 0 and 1; it weighs the
+            row's label in the targets of the layers after the first.  ``None`` for all rows alike.
         patience: Stop after so many layers without a lower LSD, and keep those up to the lowest.
 
     After :meth:`fit`: ``classes_``; ``coefs_`` and ``intercepts_`` of all layers, on raw inputs;
@@ -82,7 +82,7 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
         """Fit to rows that come in batches and are never held together.
 
         Two passes, one more for each layer (two where several tries are made and rows are many),
-        two more for sorted PCA, and one more for each layer of platonic PCA with ``ema``.  In
+        two more for sorted PCA, and one more for each layer with ``ema``.  In
         memory are a block of rows and the sums; the result is that of :meth:`fit` with the same
         ``solver`` (``"cholesky"`` or ``"eigen"``), whatever the sizes of the batches.
 

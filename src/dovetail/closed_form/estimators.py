@@ -113,7 +113,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return network_part(
             self._output_layers(),
-            self.activation,
+            self.activation_,
             self.input_shape_,
             dtype,
             origin,
@@ -195,6 +195,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         # bad, another order of the same sums is visible in the outputs.
         self.coefs_ = [layer.weights.T.contiguous().numpy().T for layer in layers]
         self.intercepts_ = [layer.bias.numpy() for layer in layers]
+        self.activation_ = self.activation
         self.n_layers_ = len(layers) + 1
         self.n_outputs_ = len(self.intercepts_[-1])
         self.fits_ = list(found.fits)
@@ -204,7 +205,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _layers(self) -> list[Layer]:
-        activation = activation_of(self.activation)
+        activation = activation_of(self.activation_)
         last = len(self.coefs_) - 1
         return [
             Layer(

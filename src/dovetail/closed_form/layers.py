@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dovetail.core.errors import SettingsError, nearest
+from dovetail.core.errors import SettingsError, first_line, nearest
 
 __all__ = ["ACTIVATIONS", "Activation", "Layer", "activation_of"]
 
@@ -71,4 +71,19 @@ def activation_of(given: Any) -> Activation:
     if not callable(given):
         raise SettingsError(f"an activation is a name or a function, not {type(given).__name__}")
     chosen: Activation = given
+    probe = torch.linspace(-2.0, 2.0, 6, dtype=torch.float64).reshape(3, 2)
+    try:
+        found = chosen(probe)
+    except Exception as error:
+        raise SettingsError(f"the activation fails on a tensor: {first_line(error)}") from error
+    if (
+        not isinstance(found, Tensor)
+        or found.shape != probe.shape
+        or found.dtype != probe.dtype
+        or not bool(found.isfinite().all())
+    ):
+        raise SettingsError(
+            "an activation takes a float64 tensor [n, w] and gives finite numbers of that shape "
+            "and type, with torch's functions; this one does not"
+        )
     return chosen

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.closed_form.layers import Activation, Layer
+from dovetail.closed_form.low_rank import cut_to_rank
 from dovetail.closed_form.projections import (
     LABEL_WEIGHTS,
     PROJECTIONS,
@@ -105,6 +106,7 @@ def platonic(
     ridge: float | str = "auto",
     ema: float | None = None,
     patience: int | None = None,
+    rank: int | None = None,
     seed: int = 0,
     on_layer: Callable[[int, LayerFit], Any] | None = None,
 ) -> Platonic:
@@ -128,6 +130,8 @@ def platonic(
             the errors behind each hidden layer; ``None`` for none.
         patience: Stop after so many layers without a lower LSD, and keep the layers up to the
             lowest.
+        rank: Cut the weights of hidden layers to this rank (:mod:`~dovetail.closed_form.low_rank`);
+            ``None`` leaves them whole.
         seed: Of the random projections.
         on_layer: Called with a layer's number and :class:`LayerFit` after each.
 
@@ -139,6 +143,8 @@ def platonic(
     began = time.perf_counter()
     projections = tuple(projections) or ("random",)
     _check(widths, projections, tries, target_scale, label_weight, solver, ridge, ema, patience)
+    if rank is not None and rank < 1:
+        raise SettingsError(f"rank is one or more, or None; got {rank}")
     moments = moments_of(rows)
     solved = factorised(rows, moments, solver, ridge)
     head = _head(moments, solved)
@@ -150,9 +156,9 @@ def platonic(
         began = time.perf_counter()
         by = projections[min(i, len(projections) - 1)]
         weighed = moments
-        if ema is not None and i > 0 and "pca" in projections[i:] + projections[-1:]:
+        if ema is not None and i > 0 and {"pca", "random"} & {*projections[i:], projections[-1]}:
             rows = rows.judged(head, ema)
-            weighed = reweighed(rows, moments) if by == "pca" else moments
+            weighed = reweighed(rows, moments) if by in ("pca", "random") else moments
         known = Known(rows, moments, solved, weighed)
         weight = (
             LABEL_WEIGHTS.get(by, 0.0) * balanced(weighed)
@@ -166,6 +172,8 @@ def platonic(
             )
             for t in range(count)
         ]
+        if rank is not None:
+            candidates = [cut_to_rank(each, moments, rank) for each in candidates]
         before = moments.rows
         step = max(1, before // max(ENOUGH, ENOUGH_A_UNIT * width))
         which, moments, rows = rows.best_of(candidates, _distance, step)

@@ -93,8 +93,11 @@ def propose(
     constant, carried, told = drawn[0], drawn[1 : d + 1], label_weight * drawn[d + 1 :]
     if by == "labels":
         constant, carried = torch.zeros_like(constant), torch.zeros_like(carried)
-    weights = _solved(known, carried, told, target_scale)
-    mean = constant + known.moments.feature_mean @ carried + known.moments.target_mean @ told
+    labels = known.solved.labels
+    if known.weighed is not known.moments:  # labels in the target, too, are weighed by importance
+        labels = known.solved.solve(known.weighed.cross)
+    weights = target_scale * (known.solved.carry(carried) + labels @ told)
+    mean = constant + known.moments.feature_mean @ carried + known.weighed.target_mean @ told
     return Layer(weights, target_scale * mean - known.moments.feature_mean @ weights, activation)
 
 

@@ -74,9 +74,10 @@ def scaling_of(spread: Spread, inputs: int, columns: int) -> Scaling:
     """
     changes = (~spread.constant[:inputs]).double()
     power = float((spread.variance[:inputs] * changes).mean())
-    if not 1e-280 < power < 1e280 and power != 0.0:
+    if not 1e-280 < power < 1e280 and bool(changes.any()):
         raise TaskError(
-            f"the inputs vary by {power**0.5:.3g}, and products of such numbers are beyond "
+            f"the inputs reach from {float(spread.low[:inputs].min()):.3g} to "
+            f"{float(spread.high[:inputs].max()):.3g}, and products of such numbers are beyond "
             "float64; bring them nearer to one"
         )
     factor = changes * power**-0.5 if power > 0 else torch.zeros_like(changes)
@@ -84,6 +85,11 @@ def scaling_of(spread: Spread, inputs: int, columns: int) -> Scaling:
     if len(spread.mean) > inputs:
         centre = spread.mean[inputs:]
         deviation = spread.variance[inputs:].sqrt()
-        known = ~spread.constant[inputs:] & (deviation > 0)
+        known = ~spread.constant[inputs:]
+        if bool((known & ~((deviation > 1e-140) & (deviation < 1e140))).any()):
+            raise TaskError(
+                "some numbers to predict are so large or so close to each other that their squares "
+                "are beyond float64; bring them nearer to one"
+            )
         scale = torch.where(known, deviation, torch.ones_like(deviation))
     return Scaling(spread.mean[:inputs], factor, centre, scale.reciprocal())

@@ -58,6 +58,10 @@ class Solver(Protocol):
         """:math:`\\tilde Z^+ \\tilde Z P` for ``P [d, c]``."""
         ...
 
+    def solve(self, cross: Tensor) -> Tensor:
+        """:math:`\\tilde Z^+ Y` of other targets, of which :math:`\\tilde Z^\\top Y` is known."""
+        ...
+
 
 class Cholesky:
     r"""Ridge by Cholesky: :math:`(S + \lambda I)^{-1}`, from the moments alone.
@@ -82,7 +86,7 @@ class Cholesky:
         scaled.diagonal().fill_(1.0)
         self._scaled = scaled
         self._factor, self.jitter = cholesky_of(scaled)
-        self.labels = self._solve(moments.cross)
+        self.labels = self.solve(moments.cross)
 
     @cached_property
     def condition(self) -> float:
@@ -91,10 +95,11 @@ class Cholesky:
 
     def carry(self, projection: Tensor) -> Tensor:
         r""":math:`(S + \lambda I)^{-1} S P`."""
-        return self._solve(self._s @ projection)
+        return self.solve(self._s @ projection)
 
-    def _solve(self, right: Tensor) -> Tensor:
-        scaled = torch.cholesky_solve(right * self._scale[:, None], self._factor)
+    def solve(self, cross: Tensor) -> Tensor:
+        """The solution for other right-hand sides ``[d, c]``."""
+        scaled = torch.cholesky_solve(cross * self._scale[:, None], self._factor)
         return scaled * self._scale[:, None]
 
 
@@ -200,6 +205,10 @@ class Spectral:
             turned *= (self._s / (self._s + self.penalty))[:, None]
         return self._v @ turned
 
+    def solve(self, cross: Tensor) -> Tensor:
+        """The solution for other right-hand sides ``[d, c]``."""
+        return self._v @ ((self._v.T @ cross) / (self._s + self.penalty)[:, None])
+
     def _cross_validated(self, penalties: Sequence[float], left: Tensor, rows: float) -> Tensor:
         r"""Generalised cross-validation :math:`\sum_k \lVert r_k\rVert^2 / (1 - \nu/n)^2`, ``[p]``.
 
@@ -244,6 +253,10 @@ class Direct:
     def carry(self, projection: Tensor) -> Tensor:
         """The least squares solution for targets ``Z P``."""
         return self._solve(self._z @ projection)[0]
+
+    def solve(self, cross: Tensor) -> Tensor:
+        """Refused: what was summed over the rows is not the rows."""
+        raise SettingsError("ema does not go with solver='lstsq'; say 'auto', 'pinv' or 'eigen'")
 
     def _solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
         padded = torch.cat([right, right.new_zeros(self._below, right.shape[1])])

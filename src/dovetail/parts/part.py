@@ -85,8 +85,10 @@ class Part:
             )
         if folder.exists() and not folder.is_dir():
             raise FormatError(f"{folder} is a file; choose a new folder")
-        if folder.exists() and any(folder.iterdir()) and not disk.is_part_folder(folder):
-            raise FormatError(f"{folder} holds other files; choose a new folder")
+        there = {each.name for each in folder.iterdir()} if folder.exists() else set()
+        if others := sorted(there - {*disk.FILES}):
+            # An older part is exchanged as a whole, and they would be gone.
+            raise FormatError(f"{folder} holds other files ({others[0]}); choose a new folder")
         try:
             disk.write(
                 folder,

@@ -235,7 +235,10 @@ def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
 
 
 def _on_cpu(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    if not isinstance(values, Tensor):
+        return values
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _refuse_text(targets: Any) -> None:
