@@ -1,0 +1,1 @@
+"""What the scripts about platonic projections share: toy problems and the source's own recipe."""
