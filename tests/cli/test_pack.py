@@ -1,10 +1,14 @@
 """`dovetail pack` and `unpack`: parts, files and shelves; one line for mistakes; nothing halved."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from cli.console import call
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from dovetail.pack.writing import write
 from dovetail.parts.part import build, from_pretrained
 from dovetail.shelf.store import Shelf
 
@@ -61,6 +65,51 @@ def test_a_file_and_back(shelved, tmp_path):
     assert first.keys() == again.keys()
     for name in first:
         torch.testing.assert_close(again[name], first[name], atol=2e-3, rtol=0)
+
+
+def test_metadata_and_all_dtypes_come_back(shelved):
+    state = {
+        "a": torch.tensor([True, False, True]),
+        "b": torch.arange(3, dtype=torch.float64),
+        "c": torch.ones(3, dtype=torch.bfloat16),
+        "d": torch.zeros(0, 2),
+        "e": torch.tensor(1 + 2j),
+    }
+    save_file(state, "mixed.safetensors", {"format": "pt", "made by": "hand"})
+    assert shelved("pack", "mixed.safetensors").code == 0
+    assert shelved("unpack", "mixed.dovepack", "--to", "again.safetensors").code == 0
+    again = load_file("again.safetensors")
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    assert all(again[name].dtype == state[name].dtype for name in state)
+    with safe_open("again.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt", "made by": "hand"}
+    write("bare.dovepack", {"w": torch.ones(2)})
+    assert shelved("unpack", "bare.dovepack").code == 0
+    with safe_open("bare.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_what_safetensors_cannot_hold_is_refused_by_name(shelved, tmp_path):
+    write("wide.dovepack", {"w": torch.ones(2), "z": torch.ones(2, dtype=torch.complex128)})
+    said = shelved("unpack", "wide.dovepack")
+    assert said.code == 2
+    assert "'z'" in said.err and "complex128" in said.err  # noqa: PT018
+    assert not (tmp_path / "wide.safetensors").exists()
+
+
+def test_a_folder_that_is_called_a_file(shelved):
+    Path("x.safetensors").mkdir()
+    said = shelved("pack", "x.safetensors")
+    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert "x.safetensors" in said.err
+
+
+def test_nothing_large_enough_is_told(shelved, tmp_path):
+    part = build("mlp", shape=(1, 8, 8), hidden=(), classes=3)
+    Shelf(tmp_path / "shelf").add(part, "tiny")
+    said = shelved("pack", "tiny", "--task", TASK, "--points", "1")
+    assert "no tensor is large enough" in said.out
+    assert "from chance" not in said.out
 
 
 def test_a_whole_shelf_twice(shelved, tmp_path):

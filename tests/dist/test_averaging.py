@@ -161,6 +161,27 @@ def test_an_interval_is_a_whole_number(every):
         Averaging(nn.Linear(2, 2), every=every)
 
 
+@pytest.mark.parametrize(
+    ("packing", "told"),
+    [
+        ({"lossless": "head.*"}, "list of patterns"),
+        ({"extra_bit": 5}, "did you mean extra_bits"),
+        ({"seen": set()}, "is none"),
+        ({"bits": 99}, "bits must be"),
+        ({"gradients": False}, "gradients"),
+        ("extra_bits", "by name"),
+    ],
+)
+def test_a_packing_that_is_none_is_refused_at_once(packing, told):
+    with pytest.raises(SettingsError, match=told):
+        Averaging(nn.Linear(2, 2), packing=packing)
+
+
+def test_gradients_and_no_packing_are_taken():
+    for packing in ({"gradients": True, "extra_bits": 3}, None, {"lossless": ("head.*",)}):
+        assert Averaging(nn.Linear(2, 2), packing=packing).step() is False
+
+
 def test_a_residual_of_another_network_is_refused():
     averaging = Averaging(nn.Linear(2, 2))
     state = averaging.state_dict() | {"residuals": {"weight": torch.zeros(3, 3)}}

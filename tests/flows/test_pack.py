@@ -10,6 +10,7 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.flows.pack_losses import gradient_sizes, losses_with
 from dovetail.flows.packing import pack_part
+from dovetail.parts.adopting import adopt
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
 from dovetail.running.evaluate import evaluate
@@ -73,6 +74,25 @@ def test_a_loss_budget_is_kept_on_the_validation_split(trained, digits, budget):
     full = evaluate(trained, digits, split="validation").measures["nll"]
     assert evaluate(small, digits, split="validation").measures["nll"] <= full + budget
     assert record.ratio > pack_part(trained).record.ratio
+
+
+def test_tied_weights_within_a_budget():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.b(torch.relu(self.a(x)))
+
+    torch.manual_seed(0)
+    task = Task(torch.rand(60, 32), torch.rand(60, 32), kind="regression", name="numbers")
+    part = adopt(Tied(), example=torch.zeros(1, 32))
+    small, _, search = pack_part(part, task, loss_budget=0.05)
+    bits = {tensor.name: tensor.bits for tensor in search.tensors}
+    assert bits["a.weight"] == bits["b.weight"] is not None
+    assert small.module.a.weight is small.module.b.weight
 
 
 def test_points_are_kept_on_the_validation_split(trained, digits):

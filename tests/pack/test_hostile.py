@@ -281,6 +281,10 @@ def bombs(container):
     yield "an index that boasts", sealed(payload, b"", packed=boasting, full=1000)
     wide = frame(bytes(1 << 20), window_log=27)
     yield "an index with a wide window", sealed(payload, b"", packed=wide, full=1 << 20)
+    padding = bytes(range(256)) * 484  # 124 kB
+    for items in (b"[],", b"{},", b"1000,"):
+        index = b'{"names":[' + items * (2_900_000 // len(items)) + b"0]}"
+        yield f"an index of {items!r}", sealed(padding, index)
     for name in ("a shape that is huge", "equal elements without end"):
         yield name, resealed(container, LIES[name])
     frames = frame(bytes(256 << 20))
@@ -296,6 +300,11 @@ def test_bombs_fill_no_memory(container):
         assert found["raised"] == "FormatError", name
         assert found["megabytes"] <= 16, name
         assert found["seconds"] < 1, name
+
+
+def test_many_little_tensors_are_no_bomb():
+    state = {f"model.layers.{i}.scale": torch.tensor(float(i)) for i in range(5000)}
+    assert len(decompress(compress(state), most_bytes=20_000)) == 5000
 
 
 def test_no_more_memory_than_there_is():

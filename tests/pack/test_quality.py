@@ -155,8 +155,44 @@ def test_what_no_bins_can_hold_is_kept_exactly():
 def test_with_nothing_to_quantise_it_is_exact():
     state = {"bias": normal(10), "steps": torch.tensor(3)}
     chosen = smallest_within(state, lambda new: 0.5, 0.1)
-    assert (chosen.bits, chosen.record.calls) == ({}, 1)
+    assert (chosen.bits, chosen.record.calls) == ({}, 2)
     assert torch.equal(decompress(chosen.data)["bias"], state["bias"])
+
+
+def test_a_measure_may_load_the_model_whose_weights_were_given():
+    torch.manual_seed(0)
+    model, inputs = torch.nn.Linear(40, 50), torch.randn(30, 40)
+    before = model.weight.detach().clone()
+    with torch.no_grad():
+        target = model(inputs)
+
+    @torch.no_grad()
+    def measure(state):
+        model.load_state_dict(state)
+        return float((model(inputs) - target).square().mean())
+
+    chosen = smallest_within(model.state_dict(), measure, 0.0)
+    assert chosen.bits == {}
+    assert torch.equal(decompress(chosen.data)["weight"], before)
+    assert measure(decompress(chosen.data)) == 0.0
+
+
+def test_names_of_one_tensor_are_rounded_alike():
+    w, other = normal((40, 50)), normal((40, 50), 1)
+    state = {"in": w, "other": other, "out": w, "turned": other.T}
+
+    def measure(new):
+        assert torch.equal(new["in"], new["out"])
+        return float((new["in"] - given).square().mean())
+
+    given = w.clone()
+    chosen = smallest_within(state, measure, 0.01)
+    back = decompress(chosen.data)
+    assert chosen.bits["in"] == chosen.bits["out"] < 8
+    assert torch.equal(back["in"], back["out"])
+    assert torch.equal(back["other"].T, back["turned"])
+    kept = smallest_within(state, measure, 0.01, lossless=("out",))
+    assert kept.bits == {}
 
 
 # What chance may do
@@ -298,7 +334,7 @@ def test_a_loss_that_changes_its_mind_ends_with_exact_weights():
         return 0.0 if len(calls) < usual else 1.0  # from the last measurement on
 
     chosen = smallest_within(state, fickle, 0.5)
-    assert (chosen.bits, chosen.loss) == ({}, 0.0)
+    assert (chosen.bits, chosen.loss) == ({}, 1.0)  # as it was measured
     assert len(calls) > usual
     assert torch.equal(decompress(chosen.data)["layer0.weight"], state["layer0.weight"])
 

@@ -134,3 +134,19 @@ def test_gradients_that_are_no_numbers(size):
 def test_the_sample_follows_the_seed_and_the_name():
     first = [Rules(seed=seed).bits_for("w", weights(), *low_and_high(weights())) for seed in (0, 0)]
     assert first[0] == first[1]
+
+
+def test_numbers_of_numpy_are_taken():
+    state = {"w": torch.randn(40, 50, generator=torch.Generator().manual_seed(0))}
+    plain = compress(state, 5, 4, 0.125, channels=True, seed=1)
+    numpys = compress(
+        state, np.int8(5), np.int64(4), np.float32(0.125), channels=np.bool_(True), seed=np.int64(1)
+    )
+    assert numpys == plain
+    assert compress(state, bits={"w": np.int64(3)}) == compress(state, bits={"w": 3})
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 1.5}, {"seed": "1"}, {"sample": "all"}])
+def test_what_is_no_number_is_refused(wrong):
+    with pytest.raises(SettingsError):
+        compress({"w": torch.zeros(3)}, **wrong)

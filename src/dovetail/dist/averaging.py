@@ -17,6 +17,7 @@ The mathematics, and a simulation in one process, is :mod:`dovetail.dist.packed_
 from __future__ import annotations
 
 import glob
+import inspect
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError
+from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError, nearest
 from dovetail.dist.averaging_record import Exchanges
 from dovetail.dist.group import from_each, rank_and_size, told_by_each
 from dovetail.dist.packed_mean import Packing, State, mean_of, packed, unpacked
@@ -68,6 +69,7 @@ class Averaging:
     ) -> None:
         if not isinstance(every, int) or every < 1:
             raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
+        _check(packing)
         self.module, self.every = module, every
         self.packing, self.error_feedback = packing, error_feedback
         self._steps, self._settled = 0, True
@@ -234,6 +236,26 @@ def _shared(module: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, T
         seen.add(id(tensor))
         if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
             yield name, tensor
+
+
+def _check(packing: Packing) -> None:
+    """Refuse now what ``pack.compress`` would refuse at the first exchange, an hour later."""
+    if packing is None or (isinstance(packing, Mapping) and not packing):
+        return
+    if not isinstance(packing, Mapping):
+        raise SettingsError(f"packing takes arguments of pack.compress by name, got {packing!r}")
+    from dovetail.pack.compressing import compress  # most trainings need no coder
+    from dovetail.pack.rules import Rules
+
+    known = [name for name in inspect.signature(compress).parameters if name != "state_dict"]
+    for name in packing:
+        if name not in known:
+            raise SettingsError(
+                f"packing takes arguments of pack.compress, and {name!r} is none"
+                f"{nearest(str(name), known)}"
+            )
+    looked_up: dict[str, Any] = {"gradients": {}} if packing.get("gradients") is True else {}
+    Rules(**{**packing, **looked_up})
 
 
 def _plainly(packing: Packing) -> str:

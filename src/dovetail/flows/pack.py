@@ -100,6 +100,12 @@ def _searched(search: PackSearch | None) -> View:
     found = search.view()[:1]
     if any(tensor.bits is not None for tensor in search.tensors):
         return found
+    if not search.tensors:
+        why = (
+            "Everything is kept exactly: no tensor is large enough to pack (256 floating-point "
+            "elements, not all equal, not named by --lossless)."
+        )
+        return (*found, Text(why, style="warning"))
     why = (
         f"Everything is kept exactly: {search.examples} validation examples cannot tell a rise as "
         "small as the budget from chance. Allow more, measure --loss-budget instead of --points, "
@@ -155,8 +161,8 @@ def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Ou
     options = {name: value for name, value in how.items() if name != "rule" and value is not None}
     try:
         with safe_open(source, framework="pt") as file:
-            packed = write(to, _tensors(file), **options)
-    except (SafetensorError, FileNotFoundError) as error:
+            packed = write(to, _tensors(file), metadata=file.metadata(), **options)
+    except (SafetensorError, OSError) as error:
         raise FormatError(f"{source}: not a safetensors file ({error})") from None
     before, after = source.stat().st_size, to.stat().st_size
     said = Text(

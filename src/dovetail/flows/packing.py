@@ -91,7 +91,7 @@ def pack_part(
         measure = losses_with(part, task, points=loss_budget is None)
         with progress("searching", MOST_CALLS) as step:
             chosen = smallest_within(
-                state,
+                part.module.state_dict(),  # on its device, where it is seen what is tied
                 measure,
                 budget,
                 margin=margin,

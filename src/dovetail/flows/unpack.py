@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import save
-
 from dovetail.core.errors import SettingsError
-from dovetail.core.files import write_whole
 from dovetail.core.views import Text
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.outcome import Outcome
 from dovetail.flows.pack_places import beside, free, size_of
-from dovetail.pack.decompressing import read
+from dovetail.flows.plain_file import write_plain
 from dovetail.parts.disk import is_part_folder
 from dovetail.parts.packing import without_packed
 from dovetail.shelf.listing import shown_bytes
@@ -62,6 +59,6 @@ def unpack(
 def _file(source: Path, to: Path, replace: bool, most_gigabytes: float | None) -> Outcome:
     free(to, replace)
     most = None if most_gigabytes is None else int(most_gigabytes * 1e9)
-    write_whole(to, save(read(source, most_bytes=most)))
+    write_plain(source, to, most_bytes=most)
     size = to.stat().st_size
     return Outcome((Text(f"{to}: {shown_bytes(size)}."),), {"to": str(to), "bytes": size})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from torch import Tensor
@@ -82,7 +82,9 @@ def compress(
     return sink.getvalue()
 
 
-def stream(sink: BinaryIO, state_dict: State, rules: Rules) -> list[Entry]:
+def stream(
+    sink: BinaryIO, state_dict: State, rules: Rules, metadata: Mapping[str, str] | None = None
+) -> list[Entry]:
     """Write a container as the tensors arrive; no more than one of them is held at a time."""
     writer = _Writer(sink)
     items = state_dict.items() if isinstance(state_dict, Mapping) else state_dict
@@ -93,7 +95,8 @@ def stream(sink: BinaryIO, state_dict: State, rules: Rules) -> list[Entry]:
                 raise SettingsError(f"two tensors are called {name!r}")
             writer.tensor(name, checked(name, value), rules, threads)
     rules.missed()
-    writer.finish(rules)
+    told = {"metadata": dict(metadata)} if metadata else {}
+    writer.finish(rules.described() | told)
     return writer.entries
 
 
@@ -165,9 +168,9 @@ class _Writer:
         self.at += self.size
         self.size = self.crc = 0
 
-    def finish(self, rules: Rules) -> None:
+    def finish(self, settings: dict[str, Any]) -> None:
         self.close()
-        self.sink.write(write_index(self.entries, self.groups, self.at, rules.described()))
+        self.sink.write(write_index(self.entries, self.groups, self.at, settings))
 
 
 def _check_name(name: object) -> None:

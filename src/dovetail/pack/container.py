@@ -39,6 +39,14 @@ _END = b"DOVE"
 
 MOST_INDEX = 64 << 20
 
+_ALWAYS_READ, _TIMES_READ = 4 << 20, 128
+"""Bytes that an index may take in memory: so many, and so many for each byte of its container.
+
+Names, shapes and lengths of a thousand numbers that are tensors of their own take some forty."""
+
+_COSTS = {b"[": 120, b"{": 400, b",": 40, b'"': 25}
+"""Bytes that Python takes for each list, dict, number and half of a text in JSON, roughly."""
+
 
 def write_index(
     entries: list[Entry], groups: list[Group], at: int, settings: dict[str, Any]
@@ -49,15 +57,29 @@ def write_index(
         19, window_log=20, write_content_size=False, format=zstandard.FORMAT_ZSTD1_MAGICLESS
     )
     data = zstandard.ZstdCompressor(compression_params=params).compress(full)
-    if len(full) > _most_index(len(data)):  # nobody could read it again
-        raise SettingsError(f"an index of {len(full)} bytes is too large; pack fewer tensors")
     size = at + len(data) + TAIL
+    if len(full) > _most_index(size) or _memory(full) > _most_memory(size):
+        # Nobody could read it again.
+        raise SettingsError(f"an index of {len(full)} bytes is too large; pack fewer tensors")
     return data + _TAIL.pack(zlib.crc32(data), len(data), len(full), FORMAT, size, _END)
 
 
-def _most_index(shrunk: int) -> int:
+def _most_index(size: int) -> int:
     """An index shrinks, but not a thousandfold: one that claims so is made to fill memory."""
-    return min(MOST_INDEX, (1 << 20) + 64 * shrunk)
+    return min(MOST_INDEX, (1 << 20) + 16 * size)
+
+
+def _most_memory(size: int) -> int:
+    return _ALWAYS_READ + _TIMES_READ * size
+
+
+def _memory(full: bytes) -> int:
+    """The bytes that an index takes once it is parsed, from what can be counted before.
+
+    >>> _memory(b"[" * 1000)
+    124000
+    """
+    return 4 * len(full) + sum(cost * full.count(mark) for mark, cost in _COSTS.items())
 
 
 def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int]:
@@ -71,7 +93,7 @@ def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int]:
         raise FormatError(f"packed format {number}, this dovetail reads {FORMAT}; update dovetail")
     if said != size:
         raise FormatError(f"a packed container of {said} bytes has {size}: cut off, or added to")
-    if shrunk > size - len(HEAD) - TAIL or full > _most_index(shrunk):
+    if shrunk > size - len(HEAD) - TAIL or full > _most_index(size):
         raise FormatError("the index of a packed container cannot be that large")
     return crc, shrunk, full
 
@@ -83,7 +105,10 @@ def read_index(head: bytes, data: bytes, tail: bytes, size: int) -> Index:
         raise FormatError("not a packed container")
     if zlib.crc32(data) != crc:
         raise FormatError("the index of a packed container is damaged")
-    entries, groups, settings = from_json(unshrink(data, full))
+    plain = unshrink(data, full)
+    if _memory(plain) > _most_memory(size):
+        raise FormatError("the index of a packed container would fill memory")
+    entries, groups, settings = from_json(plain)
     coded = sum(group.size for group in groups)
     if coded != size - len(HEAD) - len(data) - TAIL:
         raise FormatError("index: the groups do not fill the container")

@@ -24,6 +24,7 @@ from dovetail.pack.packed import describe
 from dovetail.pack.quality_record import PackSearch, SearchedTensor, finite
 from dovetail.pack.quantise import MOST_BITS
 from dovetail.pack.searching import Bits, Search
+from dovetail.pack.ties import Ties, ties_of
 from dovetail.pack.trials import Measure, Trials
 
 __all__ = ["Chosen", "smallest_within"]
@@ -72,6 +73,7 @@ def smallest_within(
 
     Args:
         state_dict: Names and tensors; ``measure`` gets the same names and shapes, on the CPU.
+            Names of one tensor (tied weights) are rounded alike.
         measure: A number or ``[n]`` numbers for a state dict.  Where quantised weights give no
             finite number, that counts as over the budget.
         loss_budget: How much the mean loss may rise.
@@ -90,7 +92,8 @@ def smallest_within(
         progress: Called with a few words after each measurement.
 
     Returns:
-        The container never exceeds the budget: in the end everything is kept exactly.
+        The container keeps to the budget: in the end everything is kept exactly.  Its loss is that
+        of its tensors after unpacking, measured once more, whatever they are kept in.
 
     >>> import torch
     >>> state = {"a": torch.linspace(-1, 1, 1000), "b": torch.linspace(-1, 1, 1000)}
@@ -101,18 +104,22 @@ def smallest_within(
     (True, True)
     """
     _check(loss_budget, margin, start_bits, most_calls, lossless)
-    state = {name: checked(name, tensor) for name, tensor in state_dict.items()}
+    on_cpu = {name: checked(name, tensor) for name, tensor in state_dict.items()}
+    ties, overlapping = ties_of(state_dict)
+    # A copy: to measure weights in the model whose state was given overwrites what was given.
+    state = {name: tensor.clone() for name, tensor in on_cpu.items()}
     trials = Trials(measure, state, margin=margin, most_calls=most_calls, progress=progress)
-    names = [
-        name
-        for name, tensor in state.items()
-        if not any(fnmatchcase(name, pattern) for pattern in lossless)
-        and quantisable(tensor, smallest)
-    ]
+    units = {
+        first: names
+        for first, names in ties.items()
+        if not any(fnmatchcase(name, pattern) for name in names for pattern in lossless)
+        and first not in overlapping
+        and quantisable(state[first], smallest)
+    }
     search = Search(
-        state, trials, loss_budget, start_bits=start_bits, channels=channels, carry=carry
+        state, units, trials, loss_budget, start_bits=start_bits, channels=channels, carry=carry
     )
-    alone = search.alone(names)
+    alone = search.alone()
     rises = {
         tensor.name: rise_curve(
             tensor,
@@ -122,7 +129,7 @@ def smallest_within(
         for tensor in search.levels
     }
     search.one_by_one(search.along(path(search.levels, rises)))
-    carrying = {tensor.name for tensor in search.levels if tensor.carry}
+    carrying = {name for tensor in search.levels if tensor.carry for name in units[tensor.name]}
 
     def packed(bits: Bits) -> bytes:
         exact = [glob.escape(name) for name in state if name not in bits]
@@ -131,7 +138,8 @@ def smallest_within(
             {**state, **rounded}, bits=bits, channels=channels, lossless=exact, seed=seed
         )
 
-    data, bits, rise = search.checked(packed)
+    data, found, rise = search.checked(lambda bits: packed(_for_each(bits, units)))
+    bits = _for_each(found, units)
     coded = {tensor.name: tensor.coded for tensor in describe(data).tensors}
     record = PackSearch(
         budget=loss_budget,
@@ -146,14 +154,15 @@ def smallest_within(
         full=sum(tensor.nbytes for tensor in state.values()),
         tensors=tuple(
             SearchedTensor(
-                name=tensor.name,
-                elements=state[tensor.name].numel(),
-                bits=bits.get(tensor.name),
-                coded=coded[tensor.name],
-                carried=tensor.carry and tensor.name in bits,
+                name=name,
+                elements=state[name].numel(),
+                bits=bits.get(name),
+                coded=coded[name],
+                carried=tensor.carry and name in bits,
                 alone=tuple((b, finite(r.mean)) for b, r in sorted(alone[tensor.name].items())),
             )
             for tensor in search.levels
+            for name in units[tensor.name]
         ),
         tried=tuple(search.tried),
         settings={
@@ -167,6 +176,11 @@ def smallest_within(
         },
     )
     return Chosen(data, bits, trials.baseline + rise.mean, trials.baseline, record)
+
+
+def _for_each(bits: Bits, units: Ties) -> Bits:
+    """The bits of all names, from those of the first name of each tensor."""
+    return {name: number for first, number in bits.items() for name in units[first]}
 
 
 def _check(

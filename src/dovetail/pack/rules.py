@@ -15,6 +15,7 @@ fixed
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -56,20 +57,29 @@ class Rules:
     seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        _whole("extra_bits", self.extra_bits, 0, MOST_BITS)
-        _whole("probe_bits", self.probe_bits, 1, MOST_BITS)
-        _whole("smallest", self.smallest, 0, 1 << 62)
-        if not 0 < self.sample <= 1:
-            raise SettingsError(f"sample must be above 0 and at most 1, got {self.sample}")
+        kept: dict[str, Any] = {
+            "extra_bits": _whole("extra_bits", self.extra_bits, 0, MOST_BITS),
+            "probe_bits": _whole("probe_bits", self.probe_bits, 1, MOST_BITS),
+            "smallest": _whole("smallest", self.smallest, 0, 1 << 62),
+            "seed": _whole("seed", self.seed, -(1 << 63), (1 << 64) - 1),
+            "sample": _share("sample", self.sample),
+            "channels": bool(self.channels),
+        }
+        if self.gradients is not None and not isinstance(self.gradients, Mapping):
+            raise SettingsError(f"gradients has a gradient a name, got {self.gradients!r}")
         if self.bits is not None and self.gradients is not None:
             raise SettingsError("give bits or gradients, not both: each is a rule of its own")
         if isinstance(self.lossless, str) or not all(isinstance(p, str) for p in self.lossless):
             raise SettingsError(f"lossless is a list of patterns of names, got {self.lossless!r}")
         if isinstance(self.bits, Mapping):
-            for name, bits in self.bits.items():
-                _whole(f"bits[{name!r}]", bits, 1, MOST_BITS)
+            kept["bits"] = {
+                name: _whole(f"bits[{name!r}]", bits, 1, MOST_BITS)
+                for name, bits in self.bits.items()
+            }
         elif self.bits is not None:
-            _whole("bits", self.bits, 1, MOST_BITS)
+            kept["bits"] = _whole("bits", self.bits, 1, MOST_BITS)
+        for name, value in kept.items():  # numpy's numbers as Python's, which an index can hold
+            object.__setattr__(self, name, value)
 
     def described(self) -> dict[str, Any]:
         """The settings as a container keeps them: which rule, and its numbers."""
@@ -176,6 +186,21 @@ def _size(name: str, gradient: Tensor | float) -> float:
     return value
 
 
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        whole = least - 1
+    if isinstance(value, bool) or not least <= whole <= most:
         raise SettingsError(f"{name} must be a whole number, {least} to {most}; got {value!r}")
+    return whole
+
+
+def _share(name: str, value: Any) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = math.nan
+    if not 0 < share <= 1:
+        raise SettingsError(f"{name} must be above 0 and at most 1, got {value!r}")
+    return share

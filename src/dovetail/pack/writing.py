@@ -28,12 +28,14 @@ def write(
     lossless: Sequence[str] = (),
     smallest: int = 256,
     seed: int = 0,
+    metadata: Mapping[str, str] | None = None,
 ) -> Packed:
     """Pack tensors into a file, which appears whole or not at all.
 
     The settings are those of :func:`dovetail.pack.compress`, and so are the bytes.  Names and
     tensors may come from a generator: no more than one tensor is held at a time, so that weights
-    larger than memory pass through.
+    larger than memory pass through.  ``metadata``, such as a safetensors file has, is kept in the
+    settings of the container's index.
 
     >>> import tempfile, torch
     >>> path = Path(tempfile.mkdtemp()) / "weights.dovepack"
@@ -45,6 +47,6 @@ def write(
         extra_bits, probe_bits, sample, bits, gradients, channels, lossless, smallest, seed
     )
     with whole_file(Path(path)) as file:
-        entries = stream(file, state_dict, rules)
+        entries = stream(file, state_dict, rules, metadata)
         size = file.tell()
     return described(entries, size, rules.described())
