@@ -172,7 +172,7 @@ def test_what_is_there_is_kept_unless_replaced(shelved, tmp_path):
     ("words", "told"),
     [
         (["pack"], "name what to pack, or say --all"),
-        (["pack", "net", "--all"], "name what to pack, or say --all"),
+        (["pack", "net", "--all"], "name none, or leave out --all"),
         (["pack", "--all", "--task", TASK], "--all packs by entropy or --bits"),
         (["pack", "nett"], "no part 'nett'"),
         (["pack", "nowhere.safetensors"], "nowhere.safetensors"),

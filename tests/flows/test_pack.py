@@ -5,11 +5,15 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
+from dovetail.flows.pack import pack
 from dovetail.flows.pack_losses import gradient_sizes, losses_with
 from dovetail.flows.packing import pack_part
+from dovetail.flows.unpack import unpack
+from dovetail.pack.writing import write
 from dovetail.parts.adopting import adopt
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
@@ -210,3 +214,36 @@ def test_the_gradient_rule_follows_the_gradient(trained, digits):
     sizes = gradient_sizes(trained, digits)
     for name in steep:
         assert bits[name] == 4 + int(torch.tensor(sizes[name] + 1).log2().ceil())
+
+
+def test_the_source_is_never_replaced(tmp_path):
+    file = tmp_path / "w.safetensors"
+    save_file({"w": torch.randn(40, 40)}, file)
+    before = file.read_bytes()
+    with pytest.raises(FormatError, match="is what is read"):
+        pack(str(file), to=file, replace=True)
+    assert file.read_bytes() == before
+    packed = tmp_path / "w.dovepack"
+    pack(str(file), to=packed)
+    before = packed.read_bytes()
+    with pytest.raises(FormatError, match="is what is read"):
+        unpack(str(packed), to=packed, replace=True)
+    assert packed.read_bytes() == before
+
+
+def test_a_pattern_that_protects_nothing_is_refused(tmp_path):
+    file = tmp_path / "w.safetensors"
+    save_file({"head.weight": torch.randn(40, 40)}, file)
+    with pytest.raises(SettingsError, match="no tensor matches"):
+        pack(str(file), lossless=("haed.*",))
+    assert not (tmp_path / "w.dovepack").exists()
+    with pytest.raises(SettingsError, match="no tensor matches"):
+        pack_part(build("mlp"), lossless=("haed.*",))
+
+
+@pytest.mark.parametrize("most", [float("nan"), float("inf"), -1.0, 0.0])
+def test_a_limit_that_is_none_is_refused(tmp_path, most):
+    file = tmp_path / "w.dovepack"
+    write(file, {"w": torch.randn(4, 4)})
+    with pytest.raises(SettingsError, match="positive number"):
+        unpack(str(file), most_gigabytes=most)

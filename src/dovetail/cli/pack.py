@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
     from dovetail.core.errors import SettingsError
     from dovetail.flows.pack import pack, pack_all
 
-    if (args.part is None) != args.all_parts:
+    if args.part is not None and args.all_parts:
+        raise SettingsError("--all packs every part on the shelf; name none, or leave out --all")
+    if args.part is None and not args.all_parts:
         raise SettingsError("name what to pack, or say --all for every part on the shelf")
     how = {
         "rule": args.rule,

@@ -14,7 +14,7 @@ from dovetail.core.progress import progress
 from dovetail.core.views import Table, Text, View
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.outcome import Outcome
-from dovetail.flows.pack_places import beside, free, size_of
+from dovetail.flows.pack_places import beside, free, matching, size_of
 from dovetail.flows.packing import pack_part
 from dovetail.flows.shelving import notes_of
 from dovetail.pack.quality_record import PackSearch
@@ -64,7 +64,7 @@ def pack(
     if to is None and name is None and from_folder:
         to = beside(source, PACKED)
     if to is not None:
-        free(to, replace)
+        free(to, replace, source)
     else:
         name = check_name(name or f"{name_of(ref)}{PACKED}")
     part = find_part(ref, shelf)
@@ -157,10 +157,13 @@ def _packed_entry(
 
 def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Outcome:
     """A safetensors file as a container, one tensor in memory at a time."""
-    free(to, replace)
+    free(to, replace, source)
+    if not source.exists():
+        raise FormatError(f"{source}: no such file")
     options = {name: value for name, value in how.items() if name != "rule" and value is not None}
     try:
         with safe_open(source, framework="pt") as file:
+            matching(how.get("lossless", ()), file.keys())
             packed = write(to, _tensors(file), metadata=file.metadata(), **options)
     except (SafetensorError, OSError) as error:
         raise FormatError(f"{source}: not a safetensors file ({error})") from None

@@ -11,6 +11,7 @@ from torch import nn
 from dovetail.core.errors import SettingsError, nearest
 from dovetail.core.progress import progress
 from dovetail.flows.pack_losses import gradient_sizes, losses_with
+from dovetail.flows.pack_places import matching
 from dovetail.flows.pack_record import PartPacking
 from dovetail.flows.shelving import need_test, with_measures
 from dovetail.pack.compressing import compress
@@ -82,6 +83,7 @@ def pack_part(
         need_test(task)
     before = {} if task is None else evaluate(part, task).measures
     state = {key: tensor.detach().cpu() for key, tensor in part.module.state_dict().items()}
+    matching(lossless, state)
     settings: dict[str, Any] = {"channels": channels, "lossless": list(lossless), "seed": seed}
     search: PackSearch | None = None
     if by in ("loss budget", "points"):

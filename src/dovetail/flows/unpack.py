@@ -40,7 +40,7 @@ def unpack(
     if to is None and name is None and from_folder:
         to = beside(source, "-unpacked")
     if to is not None:
-        free(to, replace)
+        free(to, replace, source)
     elif not from_folder and name == name_of(ref):
         raise SettingsError(f"{name!r} holds the packed part, of the same weights; choose a name")
     else:
@@ -57,7 +57,9 @@ def unpack(
 
 
 def _file(source: Path, to: Path, replace: bool, most_gigabytes: float | None) -> Outcome:
-    free(to, replace)
+    free(to, replace, source)
+    if most_gigabytes is not None and not 0 < most_gigabytes < 1e9:
+        raise SettingsError(f"--most-gigabytes is a positive number, got {most_gigabytes:g}")
     most = None if most_gigabytes is None else int(most_gigabytes * 1e9)
     write_plain(source, to, most_bytes=most)
     size = to.stat().st_size
