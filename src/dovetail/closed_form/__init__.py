@@ -10,6 +10,7 @@ recurrence they fit by; ``stitch`` maps the features of one network to those of 
 
 from dovetail.closed_form.classifier import PlatonicClassifier
 from dovetail.closed_form.fit_record import PlatonicFit
+from dovetail.closed_form.patches import patch_layer
 from dovetail.closed_form.platonic import LayerFit, Platonic, platonic
 from dovetail.closed_form.regressor import PlatonicRegressor
 from dovetail.closed_form.rows import Block, HeldRows, StreamedRows
@@ -24,6 +25,7 @@ __all__ = [
     "PlatonicFit",
     "PlatonicRegressor",
     "StreamedRows",
+    "patch_layer",
     "platonic",
     "stitch",
 ]
