@@ -291,3 +291,16 @@ def test_streams_and_sources_of_memory_agree():
     assert list(source.index.entries) == entries
     assert [name for name, _ in tensors(source)] == ["w"]
     assert issubclass(FormatError, DovetailError)
+
+
+def test_given_tensors_are_filled():
+    state = {"w": torch.randn(300, 300), "b": torch.randn(7), "n": torch.arange(5)}
+    data = compress(state)
+    fresh = decompress(data)
+    into = {"w": torch.zeros(300, 300), "b": torch.zeros(7).double(), "n": torch.zeros(5).long()}
+    filled = decompress(data, into=into)
+    assert all(torch.equal(filled[name], fresh[name]) for name in state)
+    assert filled["w"].data_ptr() == into["w"].data_ptr()
+    assert filled["n"].data_ptr() == into["n"].data_ptr()
+    assert filled["b"].dtype == torch.float32  # another dtype is left alone
+    assert not into["b"].any()

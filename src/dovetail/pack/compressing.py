@@ -7,10 +7,9 @@ tensor, is small, or is named in ``lossless`` keeps every bit.
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -77,13 +76,13 @@ def compress(
     rules = Rules(
         extra_bits, probe_bits, sample, bits, gradients, channels, lossless, smallest, seed
     )
-    sink = io.BytesIO()
+    sink = _Pieces()
     stream(sink, state_dict, rules)
-    return sink.getvalue()
+    return b"".join(sink.pieces)
 
 
 def stream(
-    sink: BinaryIO, state_dict: State, rules: Rules, metadata: Mapping[str, str] | None = None
+    sink: Sink, state_dict: State, rules: Rules, metadata: Mapping[str, str] | None = None
 ) -> list[Entry]:
     """Write a container as the tensors arrive; no more than one of them is held at a time."""
     writer = _Writer(sink)
@@ -100,8 +99,27 @@ def stream(
     return writer.entries
 
 
+class Sink(Protocol):
+    """What a container is written to."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take some bytes; how many."""
+        ...
+
+
+class _Pieces:
+    """Bytes kept as they come: a buffer that grows would copy them again and again."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes, /) -> int:
+        self.pieces.append(data)
+        return len(data)
+
+
 class _Writer:
-    def __init__(self, sink: BinaryIO) -> None:
+    def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.entries: list[Entry] = []
         self.groups: list[Group] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -32,18 +32,24 @@ _ALWAYS_ALLOWED, _TIMES = 256 << 20, 100
 _LARGE = 4 << 20
 
 
-def decompress(data: bytes, *, most_bytes: int | None = None) -> dict[str, Tensor]:
+def decompress(
+    data: bytes, *, most_bytes: int | None = None, into: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The tensors of a container, in their order, with their names, shapes and dtypes.
 
     A container of a few bytes may truly hold gigabytes of zeros, or only claim to: what would need
     more than ``most_bytes`` of memory is refused before any of it is allocated.  Unless told, that
     is a hundred times the container's own size, and at least 256 MB.
 
+    Tensors of ``into`` with the name, shape and dtype of one in the container are filled instead
+    of new ones (contiguous, on the CPU): memory that was touched before is filled far sooner.
+    Should the container prove damaged, those hold neither the old weights nor the new.
+
     >>> from dovetail.pack.compressing import compress
     >>> decompress(compress({"a": torch.zeros(2, 3), "b": torch.tensor([True])}))
     {'a': tensor([[0., 0., 0.], [0., 0., 0.]]), 'b': tensor([True])}
     """
-    return dict(tensors(Source.of(data), most_bytes=most_bytes))
+    return dict(tensors(Source.of(data), most_bytes=most_bytes, into=into))
 
 
 def read(path: str | Path, *, most_bytes: int | None = None) -> dict[str, Tensor]:
@@ -129,7 +135,9 @@ def opened(path: str | Path) -> Iterator[Source]:
             raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def tensors(source: Source, *, most_bytes: int | None = None) -> Iterator[tuple[str, Tensor]]:
+def tensors(
+    source: Source, *, most_bytes: int | None = None, into: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors, one at a time."""
     allowed = max(_ALWAYS_ALLOWED, _TIMES * source.size) if most_bytes is None else most_bytes
     needed = sum(entry.size for entry in source.index.entries)
@@ -142,13 +150,16 @@ def tensors(source: Source, *, most_bytes: int | None = None) -> Iterator[tuple[
     with pool() as threads:
         for entry in source.index.entries:
             try:
-                yield entry.name, _tensor(entry, blocks, threads)
+                ready = _fitting(entry, into)
+                yield entry.name, _tensor(entry, blocks, threads, ready)
             except FormatError as error:
                 raise FormatError(f"tensor {entry.name!r}: {error}") from None
 
 
-def _tensor(entry: Entry, blocks: Iterator[memoryview], threads: Pool) -> Tensor:
-    tensor = _unfilled(entry)
+def _tensor(
+    entry: Entry, blocks: Iterator[memoryview], threads: Pool, ready: Tensor | None
+) -> Tensor:
+    tensor = _unfilled(entry) if ready is None else ready
     if not entry.rows:
         _fill_exactly(tensor, entry, blocks, threads)
         return tensor
@@ -167,6 +178,15 @@ def _tensor(entry: Entry, blocks: Iterator[memoryview], threads: Pool) -> Tensor
     for _ in threads.each(fill, work, entry.block_count):
         pass
     return tensor
+
+
+def _fitting(entry: Entry, into: Mapping[str, Tensor] | None) -> Tensor | None:
+    """The given tensor of that name, if it can be filled."""
+    found = None if into is None else into.get(entry.name)
+    if found is None or found.dtype != entry.dtype or tuple(found.shape) != entry.shape:
+        return None
+    fits = found.is_contiguous() and found.device.type == "cpu"
+    return found.detach() if fits else None
 
 
 def _unfilled(entry: Entry) -> Tensor:

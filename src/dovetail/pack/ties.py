@@ -23,8 +23,9 @@ def ties_of(state: Mapping[str, Tensor]) -> tuple[Ties, set[str]]:
     >>> w, flat = torch.zeros(4, 4), torch.zeros(6)
     >>> ties_of({"in": w, "out": w.detach(), "a": flat[:3], "b": flat[3:]})
     ({'in': ('in', 'out'), 'a': ('a',), 'b': ('b',)}, set())
-    >>> ties_of({"in": w, "out": w.T})
-    ({'in': ('in',), 'out': ('out',)}, {'in', 'out'})
+    >>> ties, overlapping = ties_of({"in": w, "out": w.T})
+    >>> ties, sorted(overlapping)
+    ({'in': ('in',), 'out': ('out',)}, ['in', 'out'])
     """
     same: dict[object, list[str]] = {}
     for name, tensor in state.items():
