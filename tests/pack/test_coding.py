@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from references import packing as reference
 
 from dovetail.core.errors import FormatError
-from dovetail.pack.coding import BLOCK, GAPS, Peel, Plan, a_byte_holds, decode, encode
+from dovetail.pack.coding import BLOCK, Peel, Plan, a_byte_holds, decode, encode
 from dovetail.pack.cuts import Cut
 from dovetail.pack.planning import coded_bits, planned
 from dovetail.pack.quantise import Grid
@@ -69,7 +69,7 @@ def test_gaps_as_long_as_a_block():
         symbols = np.zeros(BLOCK, np.uint8)
         symbols[ones] = 1
         assert (decode(encode(symbols, plan), BLOCK, plan) == symbols).all()
-    assert int(GAPS.lengths.sum()) == BLOCK
+    assert int(plan.gaps.lengths.sum()) == BLOCK
 
 
 KINDS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,8 +244,19 @@ def test_an_index_that_is_none(container, index):
 
 def test_formats_of_the_future_are_refused(container):
     payload, index = opened(container)
-    with pytest.raises(FormatError, match=r"packed format 2.*update dovetail"):
-        decompress(sealed(payload, index, number=2))
+    with pytest.raises(FormatError, match=r"packed format 3.*update dovetail"):
+        decompress(sealed(payload, index, number=3))
+
+
+def test_containers_of_the_first_format_are_read():
+    # Written when a block had 2**18 elements: longer rows, gaps, and exact numbers.
+    steps = ((torch.arange(600_000) // 1000 % 7 - 3) / 4).reshape(2, 300_000)
+    gaps = torch.zeros(600_000)
+    gaps[::1777], gaps[5] = 1.5, -2
+    found = read(Path(__file__).parent / "format1.dovepack")
+    assert torch.equal(found["count"], torch.arange(300_000) // 10_000)
+    assert (found["steps"] - steps).abs().max() <= 1.5 / 16
+    assert (found["gaps"] - gaps.reshape(600, 1000)).abs().max() <= 3.5 / 16
 
 
 def test_ranges_that_are_none():

@@ -14,6 +14,7 @@ from torch import Tensor
 from dovetail.core.errors import FormatError
 from dovetail.pack.coding import Plan, decode, encode
 from dovetail.pack.quantise import Grid, Numbers, divisible
+from dovetail.pack.scratch import scratch
 from dovetail.pack.streams import Reader, written
 
 __all__ = [
@@ -73,7 +74,8 @@ def read_ranges(
 
 def quantised_block(weights: Numbers, grid: Grid, rows: slice, plan: Plan) -> bytes:
     """The bytes of weights ``[r, c]`` in these rows of the grid."""
-    return encode(grid.symbols(weights, rows).reshape(-1), plan)
+    out = scratch("symbols", weights.size, np.uint16).reshape(weights.shape)
+    return encode(grid.symbols(weights, rows, out).reshape(-1), plan)
 
 
 def fill_quantised(

@@ -27,13 +27,11 @@ from dovetail.pack.cuts import MOST_TOKENS, Bytes, Cut, octaves
 from dovetail.pack.quantise import MOST_BITS, Symbols
 from dovetail.pack.streams import Reader, Run, written
 
-__all__ = ["BLOCK", "GAPS", "MOST_PEELS", "Peel", "Plan", "a_byte_holds", "decode", "encode"]
+__all__ = ["BLOCK", "MOST_PEELS", "Peel", "Plan", "a_byte_holds", "decode", "encode"]
 
-BLOCK = 1 << 18
-"""Elements are coded so many at a time: what one block needs stays in a processor's cache."""
-
-GAPS = octaves(18, 4, 3)
-"""Gaps within a block, cut so that any geometric density hardly changes within an interval."""
+BLOCK = 1 << 20
+"""Elements are coded so many at a time: few enough for a processor's cache, and so many that its
+threads seldom wait for the interpreter between two operations."""
 
 MOST_PEELS, LARGEST_BASE = 4, 16
 
@@ -51,12 +49,13 @@ class Plan:
     """How a tensor's symbols of ``bits`` bits are coded.
 
     ``widths`` are the raw bits of each token, in the order of the symbols; ``peels`` what is
-    peeled off, round by round.
+    peeled off, round by round; ``block`` the most symbols coded together.
     """
 
     bits: int
     widths: tuple[int, ...]
     peels: tuple[Peel, ...] = ()
+    block: int = BLOCK
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MOST_BITS:
@@ -74,6 +73,11 @@ class Plan:
     def cut(self) -> Cut:
         """Symbols as tokens and raw bits."""
         return Cut(self.bits, self.widths)
+
+    @cached_property
+    def gaps(self) -> Cut:
+        """Gaps within a block, cut so that a geometric density hardly changes in an interval."""
+        return octaves(self.block.bit_length() - 1, 4, 3)
 
     def rounds(self) -> list[tuple[Peel, bool]]:
         """Each peel, and whether tokens are left after it."""
@@ -99,7 +103,7 @@ def encode(symbols: Symbols, plan: Plan) -> bytes:
 def decode(data: bytes | memoryview, count: int, plan: Plan) -> Symbols:
     """The ``count`` symbols that :func:`encode` was given; FormatError for other bytes."""
     reader = Reader(data)
-    tokens = _read_tokens(reader, count, plan.rounds(), len(plan.widths))
+    tokens = _read_tokens(reader, count, plan, plan.rounds())
     symbols = plan.cut.numbers(tokens, reader)
     reader.end()
     return symbols
@@ -122,11 +126,11 @@ def _runs(symbols: Symbols, tokens: Bytes, plan: Plan) -> Iterator[Run]:
     for peel, others in plan.rounds():
         if peel.gaps:
             where = np.flatnonzero(rest != peel.tokens[0])
-            gaps = (np.diff(where, prepend=-1) - 1).astype(GAPS.kind)
+            gaps = (np.diff(where, prepend=-1) - 1).astype(plan.gaps.kind)
             yield len(where)
-            gap_tokens = GAPS.tokens(gaps)
+            gap_tokens = plan.gaps.tokens(gaps)
             yield gap_tokens, True
-            yield from GAPS.raw(gaps, gap_tokens)
+            yield from plan.gaps.raw(gaps, gap_tokens)
             rest = rest[where]
         else:
             number = np.full(MOST_TOKENS, len(peel.tokens), np.uint8)
@@ -139,15 +143,15 @@ def _runs(symbols: Symbols, tokens: Bytes, plan: Plan) -> Iterator[Run]:
     yield from plan.cut.raw(symbols, tokens)
 
 
-def _read_tokens(reader: Reader, count: int, rounds: list[tuple[Peel, bool]], known: int) -> Bytes:
+def _read_tokens(reader: Reader, count: int, plan: Plan, rounds: list[tuple[Peel, bool]]) -> Bytes:
     if not rounds:
-        tokens = reader.run(count)
+        tokens, known = reader.run(count), len(plan.widths)
         if count and known < MOST_TOKENS and int(tokens.max()) >= known:
             raise FormatError("a token that the plan does not have")
         return tokens
     (peel, others), *later = rounds
     if peel.gaps:
-        where = _read_gaps(reader, count)
+        where = _read_gaps(reader, count, plan.gaps)
         tokens = np.full(count, peel.tokens[0], np.uint8)
     else:
         base = len(peel.tokens) + others
@@ -155,19 +159,19 @@ def _read_tokens(reader: Reader, count: int, rounds: list[tuple[Peel, bool]], kn
         tokens = np.asarray((*peel.tokens, 0), np.uint8)[numbers]
         where = np.flatnonzero(numbers == len(peel.tokens))
     if others:
-        tokens[where] = _read_tokens(reader, len(where), later, known)
+        tokens[where] = _read_tokens(reader, len(where), plan, later)
     return tokens
 
 
-def _read_gaps(reader: Reader, count: int) -> Symbols:
+def _read_gaps(reader: Reader, count: int, gaps: Cut) -> Symbols:
     """Where, among ``count`` tokens, those are that were not peeled off."""
     many = reader.number()
     if many > count:
         raise FormatError("more gaps than tokens")
     tokens = reader.run(many)
-    if many and int(tokens.max()) >= len(GAPS.widths):
+    if many and int(tokens.max()) >= len(gaps.widths):
         raise FormatError("a gap that cannot be")
-    where = np.cumsum(GAPS.numbers(tokens, reader).astype(np.int64) + 1) - 1
+    where = np.cumsum(gaps.numbers(tokens, reader).astype(np.int64) + 1) - 1
     if many and int(where[-1]) >= count:
         raise FormatError("gaps that reach beyond the end")
     return where

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError, shown
 from dovetail.pack.blocks import exact_block, quantised_block, ranges
-from dovetail.pack.coding import BLOCK
 from dovetail.pack.container import HEAD, write_index
 from dovetail.pack.dtypes import checked, elements_of, raw_bytes
 from dovetail.pack.entries import FEWEST_COLUMNS, Entry, Group
@@ -76,9 +76,9 @@ def compress(
     rules = Rules(
         extra_bits, probe_bits, sample, bits, gradients, channels, lossless, smallest, seed
     )
-    sink = _Pieces()
+    sink = BytesIO()
     stream(sink, state_dict, rules)
-    return b"".join(sink.pieces)
+    return sink.getvalue()
 
 
 def stream(
@@ -105,17 +105,6 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> int:
         """Take some bytes; how many."""
         ...
-
-
-class _Pieces:
-    """Bytes kept as they come: a buffer that grows would copy them again and again."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-
-    def write(self, data: bytes, /) -> int:
-        self.pieces.append(data)
-        return len(data)
 
 
 class _Writer:
@@ -212,7 +201,7 @@ def _counts(matrix: Tensor, grid: Grid) -> np.ndarray:
     """A histogram of the symbols: of all of them, or of pieces from all over a large tensor."""
     rows, columns = matrix.shape
     total = rows * columns
-    if total <= BLOCK:
+    if total <= _PIECES * _PIECE:
         places = [(0, total)]
     else:
         starts = np.linspace(0, total - _PIECE, _PIECES).astype(int).tolist()

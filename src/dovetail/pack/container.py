@@ -23,14 +23,18 @@ from typing import Any
 import zstandard
 
 from dovetail.core.errors import FormatError, SettingsError
+from dovetail.pack.coding import BLOCK
 from dovetail.pack.entries import Entry, Group, Index
 from dovetail.pack.index import from_json, to_json
 from dovetail.pack.streams import unshrink
 
 __all__ = ["FORMAT", "HEAD", "TAIL", "read_index", "tail_sizes", "write_index"]
 
-FORMAT = 1
+FORMAT = 2
 """Raise when an older dovetail would misread a new container; keep reading every older number."""
+
+_BLOCKS = {1: 1 << 18, FORMAT: BLOCK}
+"""How many elements a block has, by format."""
 
 HEAD = b"DOVEPACK"
 _TAIL = struct.Struct("<IIIIQ4s")
@@ -82,25 +86,27 @@ def _memory(full: bytes) -> int:
     return 4 * len(full) + sum(cost * full.count(mark) for mark, cost in _COSTS.items())
 
 
-def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int]:
-    """The checksum, the shrunk and the full size of the index, from the last bytes."""
+def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int, int]:
+    """The format, and the checksum, the shrunk and the full size of the index, at the end."""
     if len(tail) != TAIL or size < len(HEAD) + TAIL:
         raise FormatError("not a packed container: it is too short")
     crc, shrunk, full, number, said, end = _TAIL.unpack(tail)
     if end != _END:
         raise FormatError("not a packed container, or one that was cut off")
-    if number != FORMAT:
-        raise FormatError(f"packed format {number}, this dovetail reads {FORMAT}; update dovetail")
+    if number not in _BLOCKS:
+        raise FormatError(
+            f"packed format {number}, this dovetail reads up to {FORMAT}; update dovetail"
+        )
     if said != size:
         raise FormatError(f"a packed container of {said} bytes has {size}: cut off, or added to")
     if shrunk > size - len(HEAD) - TAIL or full > _most_index(size):
         raise FormatError("the index of a packed container cannot be that large")
-    return crc, shrunk, full
+    return number, crc, shrunk, full
 
 
 def read_index(head: bytes, data: bytes, tail: bytes, size: int) -> Index:
     """Check the first bytes, the index and the tail of a container of ``size`` bytes."""
-    crc, _, full = tail_sizes(tail, size)
+    number, crc, _, full = tail_sizes(tail, size)
     if head != HEAD:
         raise FormatError("not a packed container")
     if zlib.crc32(data) != crc:
@@ -108,7 +114,7 @@ def read_index(head: bytes, data: bytes, tail: bytes, size: int) -> Index:
     plain = unshrink(data, full)
     if _memory(plain) > _most_memory(size):
         raise FormatError("the index of a packed container would fill memory")
-    entries, groups, settings = from_json(plain)
+    entries, groups, settings = from_json(plain, _BLOCKS[number])
     coded = sum(group.size for group in groups)
     if coded != size - len(HEAD) - len(data) - TAIL:
         raise FormatError("index: the groups do not fill the container")

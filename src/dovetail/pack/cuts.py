@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.errors import FormatError
+from dovetail.pack.scratch import scratch
 from dovetail.pack.streams import Reader, Run
 
 __all__ = ["MOST_TOKENS", "Bytes", "Cut", "octaves"]
@@ -102,7 +103,7 @@ class Cut:
             widths, offsets = self.width_of[tokens], numbers - self.begins[tokens]
         for place in range(max(self.widths)):
             some = offsets if widths is None else offsets[widths > place]
-            bit = np.empty(len(some), np.uint8 if place < 8 else some.dtype)
+            bit = scratch("bits", len(some), np.uint8 if place < 8 else some.dtype)
             np.bitwise_and(some, 1 << place, out=bit, casting="unsafe")
             yield np.packbits(bit.astype(bool) if place > 7 else bit), False
 
@@ -119,8 +120,10 @@ class Cut:
         numbers = tokens.astype(self.kind)
         numbers <<= self.kind.type(self.even)
         for place in range(self.even):
-            bits = _bits(reader, len(tokens))
-            numbers += np.left_shift(bits, place, dtype=self.kind) if place else bits
+            bits = scratch("bits", len(tokens), self.kind)
+            np.copyto(bits, _bits(reader, len(tokens)))  # numpy is slow where kinds differ
+            bits <<= self.kind.type(place)
+            numbers |= bits
         return numbers
 
 

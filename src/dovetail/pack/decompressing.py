@@ -70,7 +70,7 @@ class Source:
     def __init__(self, size: int) -> None:
         self.size = size
         tail = self.bytes_at(max(0, size - TAIL), TAIL)
-        _, shrunk, _ = tail_sizes(bytes(tail), size)
+        _, _, shrunk, _ = tail_sizes(bytes(tail), size)
         data = self.bytes_at(size - TAIL - shrunk, shrunk)
         head = self.bytes_at(0, len(HEAD))
         self.index: Index = read_index(bytes(head), bytes(data), bytes(tail), size)

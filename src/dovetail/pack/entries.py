@@ -23,7 +23,7 @@ class Entry:
 
     ``rows`` is the number of ranges (0: kept exactly); without a plan all elements of a row are
     equal.  ``lengths`` are the bytes of its blocks; where there are ranges, they come first, as a
-    block of their own.
+    block of their own.  ``block`` is the most elements in one.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Entry:
     rows: int = 0
     plan: Plan | None = None
     lengths: tuple[int, ...] = ()
+    block: int = BLOCK
 
     @property
     def elements(self) -> int:
@@ -54,21 +55,21 @@ class Entry:
         if self.elements == 0 or (self.rows and self.plan is None):
             return 0
         rows, columns = max(1, self.rows), self.columns
-        if columns >= BLOCK:
-            return rows * -(-columns // BLOCK)
-        return -(-rows // (BLOCK // columns))
+        if columns >= self.block:
+            return rows * -(-columns // self.block)
+        return -(-rows // (self.block // columns))
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """The rows and columns of each block: whole rows, or a piece of one."""
         rows, columns = max(1, self.rows), self.columns
         if not self.block_count:
             return
-        if columns >= BLOCK:
+        if columns >= self.block:
             for row in range(rows):
-                for at in range(0, columns, BLOCK):
-                    yield slice(row, row + 1), slice(at, min(at + BLOCK, columns))
+                for at in range(0, columns, self.block):
+                    yield slice(row, row + 1), slice(at, min(at + self.block, columns))
             return
-        many = BLOCK // columns
+        many = self.block // columns
         for row in range(0, rows, many):
             yield slice(row, min(row + many, rows)), slice(0, columns)
 

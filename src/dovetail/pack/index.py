@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail.core.errors import FormatError, shown
 from dovetail.core.plain import parse_json
-from dovetail.pack.coding import MOST_PEELS, Peel, Plan
+from dovetail.pack.coding import BLOCK, MOST_PEELS, Peel, Plan
 from dovetail.pack.cuts import MOST_TOKENS
 from dovetail.pack.dtypes import DTYPES, FLOATING, name_of
 from dovetail.pack.entries import FEWEST_COLUMNS, Entry, Group
@@ -48,8 +48,10 @@ def to_json(entries: list[Entry], groups: list[Group], settings: dict[str, Any])
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def from_json(data: bytes) -> Said:
+def from_json(data: bytes, block: int = BLOCK) -> Said:
     """The tensors, groups and settings of an index, each checked by itself and against the others.
+
+    Tensors were cut into blocks of ``block`` elements.
 
     >>> entries, groups, settings = from_json(to_json([], [], {"rule": "fixed"}))
     >>> entries, groups, settings
@@ -70,8 +72,8 @@ def from_json(data: bytes) -> Said:
         _whole_numbers(value[name], name)
     if max(len(value["plans"]), len(value["dtypes"])) > len(names):
         raise FormatError("index: more plans than tensors")
-    plans = [_plan_from_plain(plan) for plan in value["plans"]]
-    entries = tuple(_entry(value, plans, place) for place in range(len(names)))
+    plans = [_plan_from_plain(plan, block) for plan in value["plans"]]
+    entries = tuple(_entry(value, plans, place, block) for place in range(len(names)))
     groups = []
     for group in value["groups"]:
         size, crc = _whole_numbers(group, "group", 2)
@@ -81,7 +83,7 @@ def from_json(data: bytes) -> Said:
     return entries, tuple(groups), value["settings"]
 
 
-def _entry(value: dict[str, Any], plans: list[Plan], place: int) -> Entry:
+def _entry(value: dict[str, Any], plans: list[Plan], place: int, block: int) -> Entry:
     name = value["names"][place]
     where = f"index: tensor {shown(name)}"
     if len(name) > LONGEST_NAME:
@@ -102,7 +104,7 @@ def _entry(value: dict[str, Any], plans: list[Plan], place: int) -> Entry:
     ranged = rows == 1 or (rows > 1 and elements >= rows * FEWEST_COLUMNS and not elements % rows)
     if rows and not (dtype in FLOATING and elements and ranged):
         raise FormatError(f"{where}: {shown(rows)} ranges do not fit it")
-    entry = Entry(name, dtype, shape, rows, plans[plan] if plan >= 0 else None, lengths)
+    entry = Entry(name, dtype, shape, rows, plans[plan] if plan >= 0 else None, lengths, block)
     if any(length < 1 for length in lengths):
         raise FormatError(f"{where}: an empty block")
     if len(lengths) != entry.block_count + (rows > 0):
@@ -119,7 +121,7 @@ def _plan_to_plain(plan: Plan) -> list[Any]:
     return [plan.bits, widths, [[peel.gaps, list(peel.tokens)] for peel in plan.peels]]
 
 
-def _plan_from_plain(value: Any) -> Plan:
+def _plan_from_plain(value: Any, block: int) -> Plan:
     wrong = FormatError("index: a plan that is none")
     if not isinstance(value, list) or len(value) != 3:
         raise wrong
@@ -134,7 +136,7 @@ def _plan_from_plain(value: Any) -> Plan:
             raise wrong
         found.append(Peel(_whole_numbers(peel[1], "peel"), peel[0]))
     (bits,) = _whole_numbers([bits], "plan")
-    return Plan(bits, tuple(map(_WIDTHS.index, widths)), tuple(found))
+    return Plan(bits, tuple(map(_WIDTHS.index, widths)), tuple(found), block)
 
 
 def _whole_numbers(value: Any, where: str, count: int | None = None) -> tuple[int, ...]:

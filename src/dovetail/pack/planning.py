@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.pack.coding import GAPS, LARGEST_BASE, MOST_PEELS, Peel, Plan, a_byte_holds
+from dovetail.pack.coding import LARGEST_BASE, MOST_PEELS, Peel, Plan, a_byte_holds
 from dovetail.pack.cuts import MOST_TOKENS
 from dovetail.pack.rules import entropy
 
@@ -40,6 +40,7 @@ zstd, which takes them for repeats."""
 _GOOD = 0.01
 """What a good code costs beyond the entropy."""
 
+_GAPS = Plan(1, (0, 0)).gaps
 _BASES = (2, 3, 4, 6, LARGEST_BASE)
 
 Counts = NDArray[Any]
@@ -136,10 +137,10 @@ def _gap_bits(total: float, others: float) -> float:
     if others < 1:
         return 8.0
     miss = 1 - others / total
-    ends = (GAPS.begins.astype(np.float64) + GAPS.lengths).clip(max=max(1.0, total))
-    share = miss ** GAPS.begins.astype(np.float64) - miss**ends
+    begins = _GAPS.begins.astype(np.float64)
+    share = miss**begins - miss ** (begins + _GAPS.lengths).clip(max=max(1.0, total))
     counts = others * share
-    return coded_bits(counts[counts > 0.01]) + float((counts * GAPS.width_of).sum())
+    return coded_bits(counts[counts > 0.01]) + float((counts * _GAPS.width_of).sum())
 
 
 def _good(counts: Counts) -> float:

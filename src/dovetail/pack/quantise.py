@@ -21,7 +21,6 @@ numbers of the tensor's dtype wide.
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,6 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from dovetail.pack.scratch import scratch
 
 __all__ = ["MOST_BITS", "Grid", "divisible", "finest", "low_and_high"]
 
@@ -39,8 +40,6 @@ _WIDEST, _NARROWEST = 2.0**120, 2.0**-100
 """Within these spans float32 neither overflows nor loses digits to subnormal numbers."""
 
 _WIDEST_DOUBLE, _NARROWEST_DOUBLE = 2.0**1000, 2.0**-960
-
-_own = threading.local()
 
 Numbers = NDArray[Any]
 """Floating numbers of any precision."""
@@ -98,24 +97,35 @@ class Grid:
         first: Numbers = self._begin + self._step * self.arithmetic.type(0.5)
         return first
 
-    def symbols(self, weights: Numbers, rows: slice = slice(None)) -> Symbols:
-        """The bin of each weight ``[r, c]``, whose rows are these of the grid."""
-        offset = _scratch(weights.size, self.arithmetic).reshape(weights.shape)
+    def symbols(
+        self, weights: Numbers, rows: slice = slice(None), out: Symbols | None = None
+    ) -> Symbols:
+        """The bin of each weight ``[r, c]``, whose rows are these of the grid.
+
+        ``out`` has two bytes a weight; it is not where symbols of eight bits or less end.
+        """
+        offset = scratch("places", weights.size, self.arithmetic).reshape(weights.shape)
         np.subtract(weights, self._begin[rows], out=offset, dtype=self.arithmetic)
         offset *= self._scale[rows]
+        last = 2**self.bits - 1
         if self.bits == 16:  # one more than the last would not fit into sixteen bits
-            np.minimum(offset, self.arithmetic.type(2**16 - 1), out=offset)
-            return offset.astype(np.uint16)
-        symbols = offset.astype(np.uint16)
-        np.minimum(symbols, np.uint16(2**self.bits - 1), out=symbols)  # as whole numbers: faster
+            np.minimum(offset, self.arithmetic.type(last), out=offset)
+        symbols = np.empty(weights.shape, np.uint16) if out is None else out
+        np.copyto(symbols, offset, casting="unsafe")
+        if symbols.max(initial=0) > last:  # rarely: it takes the largest weight
+            # Against one number numpy compares one at a time, against an array many at once.
+            np.minimum(symbols, np.full_like(symbols, last), out=symbols)
         return symbols.astype(np.uint8) if self.bits <= 8 else symbols
 
     def centres(
         self, symbols: Symbols, rows: slice = slice(None), out: Numbers | None = None
     ) -> Numbers:
         """The middle of each symbol's bin ``[r, c]``, in the grid's arithmetic."""
-        numbers = np.multiply(symbols, self._step[rows], out=out, dtype=self.arithmetic)
-        numbers += self._first[rows]
+        # Whole numbers become floating ones in the cache: numpy does that slowly on the way.
+        places = scratch("places", symbols.size, self.arithmetic).reshape(symbols.shape)
+        np.copyto(places, symbols)
+        places *= self._step[rows]
+        numbers: Numbers = np.add(places, self._first[rows], out=out)
         return numbers
 
 
@@ -164,12 +174,3 @@ def finest(dtype: torch.dtype, low: Numbers, high: Numbers) -> int:
     # As logarithms: a span of 1 holds more numbers next to zero than a float64 can count.
     most = float((np.log2(span[span > 0]) - apart[span > 0]).max(initial=0.0))
     return MOST_BITS if most >= MOST_BITS else max(1, math.ceil(math.log2(2.0**most + 1)))
-
-
-def _scratch(count: int, kind: np.dtype[Any]) -> Numbers:
-    """Memory a thread uses again for every block: new memory costs more than the sums in it."""
-    kept: Numbers | None = getattr(_own, kind.name, None)
-    if kept is None or len(kept) < count:
-        kept = np.empty(count, kind)
-        setattr(_own, kind.name, kept)
-    return kept[:count]

@@ -54,7 +54,7 @@ def unpacked(data: bytes, wanted: Described, path: Path | None = None) -> dict[s
     """
     where = "the container" if path is None else str(path)
     try:
-        _, _, length = tail_sizes(data[-TAIL:], len(data))
+        _, _, _, length = tail_sizes(data[-TAIL:], len(data))
         if length > _longest_index(wanted):
             raise FormatError(f"an index of {length} bytes for {len(wanted)} tensors")
         source = Source.of(data)

@@ -1,0 +1,27 @@
+"""Memory that a thread uses again for every block: new memory costs more than the sums in it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["scratch"]
+
+_own = threading.local()
+
+
+def scratch(purpose: str, count: int, kind: DTypeLike) -> NDArray[Any]:
+    """``count`` numbers of this kind, whatever they hold, until the thread asks for them again.
+
+    >>> scratch("sums", 3, np.float32).base is scratch("sums", 2, np.float32).base
+    True
+    """
+    name = f"{purpose} {np.dtype(kind).name}"
+    kept: NDArray[Any] | None = getattr(_own, name, None)
+    if kept is None or len(kept) < count:
+        kept = np.empty(count, kind)
+        setattr(_own, name, kept)
+    return kept[:count]
