@@ -32,10 +32,10 @@ FEWEST_FOR_PLANES = 64
 Bytes = NDArray[np.uint8]
 
 
-def exact_block(data: Bytes) -> bytes:
-    """The bytes ``[elements, bytes each]`` of exact elements.
+def exact_block(data: Bytes) -> list[bytes]:
+    """The bytes ``[elements, bytes each]`` of exact elements, in pieces.
 
-    >>> len(exact_block(np.zeros((1000, 4), np.uint8))) < 100
+    >>> sum(map(len, exact_block(np.zeros((1000, 4), np.uint8)))) < 100
     True
     """
     if len(data) < FEWEST_FOR_PLANES:
@@ -54,7 +54,7 @@ def fill_exact(block: bytes | memoryview, into: Bytes) -> None:
     reader.end()
 
 
-def ranges(low: Numbers, high: Numbers) -> bytes:
+def ranges(low: Numbers, high: Numbers) -> list[bytes]:
     """The ends of the ranges of all rows, in the tensor's own precision."""
     ends = np.ascontiguousarray(np.stack([low, high], 1)).reshape(-1, 1)
     return exact_block(ends.view(np.uint8))
@@ -72,8 +72,8 @@ def read_ranges(
     return low, high
 
 
-def quantised_block(weights: Numbers, grid: Grid, rows: slice, plan: Plan) -> bytes:
-    """The bytes of weights ``[r, c]`` in these rows of the grid."""
+def quantised_block(weights: Numbers, grid: Grid, rows: slice, plan: Plan) -> list[bytes]:
+    """The bytes of weights ``[r, c]`` in these rows of the grid, in pieces."""
     out = scratch("symbols", weights.size, np.uint16).reshape(weights.shape)
     return encode(grid.symbols(weights, rows, out).reshape(-1), plan)
 
@@ -82,7 +82,8 @@ def fill_quantised(
     block: bytes | memoryview, grid: Grid, rows: slice, plan: Plan, into: Tensor
 ) -> None:
     """Fill ``into [r, c]`` with the centres of a block's bins."""
-    symbols = decode(block, into.numel(), plan).reshape(into.shape)
+    lent = scratch("symbols", into.numel(), plan.cut.kind)
+    symbols = decode(block, into.numel(), plan, lent).reshape(into.shape)
     if into.dtype == torch.bfloat16:  # which numpy does not know
         into.copy_(torch.from_numpy(grid.centres(symbols, rows)))
         return

@@ -88,11 +88,11 @@ class Plan:
         return rounds
 
 
-def encode(symbols: Symbols, plan: Plan) -> bytes:
-    """The bytes of a flat block of symbols.
+def encode(symbols: Symbols, plan: Plan) -> list[bytes]:
+    """The bytes of a flat block of symbols, in pieces.
 
     >>> plan = Plan(3, (1, 1, 1, 1), (Peel((2,), gaps=True), Peel((0, 1, 3))))
-    >>> data = encode(np.array([4, 5, 0, 4], np.uint8), plan)
+    >>> data = b"".join(encode(np.array([4, 5, 0, 4], np.uint8), plan))
     >>> decode(data, 4, plan)
     array([4, 5, 0, 4], dtype=uint8)
     """
@@ -100,11 +100,14 @@ def encode(symbols: Symbols, plan: Plan) -> bytes:
     return written(_runs(symbols, tokens, plan))
 
 
-def decode(data: bytes | memoryview, count: int, plan: Plan) -> Symbols:
-    """The ``count`` symbols that :func:`encode` was given; FormatError for other bytes."""
+def decode(data: bytes | memoryview, count: int, plan: Plan, out: Symbols | None = None) -> Symbols:
+    """The ``count`` symbols that :func:`encode` was given; FormatError for other bytes.
+
+    Memory for them may be lent; whether it was used is seen from what comes back.
+    """
     reader = Reader(data)
     tokens = _read_tokens(reader, count, plan, plan.rounds())
-    symbols = plan.cut.numbers(tokens, reader)
+    symbols = plan.cut.numbers(tokens, reader, out)
     reader.end()
     return symbols
 

@@ -144,25 +144,27 @@ class _Writer:
         plan = planned(_counts(matrix, grid), grid.bits, tensor.numel())
         entry = Entry(entry.name, entry.dtype, entry.shape, rows, plan)
 
-        def block(where: tuple[slice, slice]) -> bytes:
+        def block(where: tuple[slice, slice]) -> list[bytes]:
             weights = matrix[where]
             return quantised_block(
                 elements_of(weights).reshape(weights.shape), grid, where[0], plan
             )
 
-        def all_blocks() -> Iterator[bytes]:
+        def all_blocks() -> Iterator[list[bytes]]:
             yield ranges(low, high)
             yield from threads.each(block, entry.blocks(), entry.block_count)
 
         self.add(entry, all_blocks())
         return True
 
-    def add(self, entry: Entry, blocks: Iterator[bytes]) -> None:
+    def add(self, entry: Entry, blocks: Iterator[list[bytes]]) -> None:
         lengths = []
         for block in blocks:
-            self.sink.write(block)
-            lengths.append(len(block))
-            self.size, self.crc = self.size + len(block), zlib.crc32(block, self.crc)
+            for piece in block:
+                self.sink.write(piece)
+                self.crc = zlib.crc32(piece, self.crc)
+            lengths.append(sum(map(len, block)))
+            self.size += lengths[-1]
             if self.size >= _GROUP:
                 self.close()
         self.entries.append(

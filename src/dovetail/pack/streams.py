@@ -81,11 +81,11 @@ def unshrink(data: bytes | memoryview, size: int) -> bytes:
     return unpacked
 
 
-def written(runs: Iterable[Run]) -> bytes:
+def written(runs: Iterable[Run]) -> list[bytes]:
     """Runs, each as its length, whether it was shrunk, and its bytes; numbers as they are.
 
     >>> written([(np.arange(3, dtype=np.uint8), True)])
-    b'\\x06\\x00\\x01\\x02'
+    [b'\\x06', b'\\x00\\x01\\x02']
     """
     out = []
     for run in runs:
@@ -98,13 +98,13 @@ def written(runs: Iterable[Run]) -> bytes:
             out += [_number(len(shorter) << 1 | 1), shorter]
         else:
             out += [_number(data.size << 1), data.tobytes()]
-    return b"".join(out)
+    return out
 
 
 class Reader:
     """Runs read back, one at a time, each with the size it must have.
 
-    >>> reader = Reader(written([(np.arange(3, dtype=np.uint8), True)]))
+    >>> reader = Reader(b"".join(written([(np.arange(3, dtype=np.uint8), True)])))
     >>> reader.run(3); reader.end()
     array([0, 1, 2], dtype=uint8)
     """
