@@ -58,10 +58,10 @@ def test_any_blocks_give_the_same_moments_and_choice(edges, weighted, step):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "NUMBERS", 1)
         patch.setattr(module, "FEWEST", step)
-        cut = whole.best_of(layers(), lambda m: float(m.scatter.trace()))
+        cut = whole.best_of(layers(), lambda several: [float(m.scatter.trace()) for m in several])
         assert max(len(block.z) for block in whole.blocks()) == step
-    plain = whole.best_of(layers(), lambda m: float(m.scatter.trace()))
-    other = parts.best_of(layers(), lambda m: float(m.scatter.trace()))
+    plain = whole.best_of(layers(), lambda several: [float(m.scatter.trace()) for m in several])
+    other = parts.best_of(layers(), lambda several: [float(m.scatter.trace()) for m in several])
     assert close(moments_of(parts).scatter, moments_of(whole).scatter)
     for which, moments, behind in (cut, other):
         assert which == plain[0]
@@ -79,15 +79,18 @@ def test_any_blocks_give_the_same_moments_and_choice(edges, weighted, step):
 def test_the_layer_with_the_least_wins():
     z, y, _ = data()
     traces = []
-    which, moments, behind = HeldRows(z, y).best_of(
-        layers(), lambda m: traces.append(-float(m.features.trace())) or traces[-1]
-    )
+
+    def judge(several):
+        traces.extend(found := [-float(m.features.trace()) for m in several])
+        return found
+
+    which, moments, behind = HeldRows(z, y).best_of(layers(), judge)
     assert len(traces) == 3
     assert which == traces.index(min(traces))
     assert torch.equal(behind.z, layers()[which](z))
     assert -float(moments.features.trace()) == min(traces)
     with_nan = iter([torch.nan, 2.0, torch.inf])
-    assert HeldRows(z, y).best_of(layers(), lambda _: next(with_nan))[0] in (0, 1)
+    assert HeldRows(z, y).best_of(layers(), lambda _: [next(with_nan)])[0] in (0, 1)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.2, 1.0])
@@ -97,7 +100,8 @@ def test_importance_is_the_moving_average_of_errors(decay):
     before = Layer(head(3).weights, head(3).bias, torch.relu)
     wanted = importance(y.numpy(), [before(z).numpy(), second(first(z)).numpy()], decay)
     for rows in (HeldRows(z, y, w), streamed(z, y, w, (7, 20))):
-        judged = rows.judged(before, decay).best_of([first], lambda _: 0.0)[2].judged(second, decay)
+        behind = rows.judged(before, decay).best_of([first], lambda _: [0.0])[2]
+        judged = behind.judged(second, decay)
         found = torch.cat([block.importance for block in judged.blocks()])
         assert close(found, torch.as_tensor(wanted))
         assert next(iter(rows.blocks())).importance is None
@@ -152,7 +156,7 @@ def test_no_rows_are_refused():
     rows = StreamedRows(lambda: used_up)
     moments_of(rows)
     with pytest.raises(TaskError, match="starts anew"):
-        rows.best_of(layers(), lambda _: 0.0)
+        rows.best_of(layers(), lambda several: [0.0] * len(several))
     for empty in (
         StreamedRows(lambda: iter([])),
         HeldRows(torch.ones(0, 2), torch.ones(0, 1)),

@@ -7,7 +7,14 @@ import pytest
 import torch
 from references.platonic import cross_validated, distance, left_out, ridge, with_ones
 
-from dovetail.closed_form.solvers import PENALTIES, Cholesky, Direct, Spectral, unexplained
+from dovetail.closed_form.solvers import (
+    PENALTIES,
+    Cholesky,
+    Direct,
+    Spectral,
+    least_distances,
+    unexplained,
+)
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.moments import Moments
 
@@ -168,6 +175,24 @@ def test_unexplained_is_the_distance():
     wanted = float((y - z @ weights - bias).square().sum()) / 30
     assert unexplained(moments, weights) == pytest.approx(wanted)
     assert unexplained(moments, torch.zeros(4, 3).double()) > unexplained(moments, solved.labels)
+
+
+def test_distances_of_several_at_once_are_those_of_each():
+    z, y = rows(40, 5, 2)
+    kinds = {
+        "plain": z,
+        "a column twice": torch.cat([z[:, :4], z[:, :1]], 1),
+        "a column that never changes": torch.cat([z[:, :4], torch.full((40, 1), 1e6)], 1),
+        "unequal sizes": z * torch.logspace(-3, 3, 5).double(),
+        "nothing at all": torch.zeros_like(z),
+        "the targets among them": torch.cat([z[:, :3], y], 1),
+    }
+    several = [Moments(5, 2).update(each, y) for each in kinds.values()]
+    found = least_distances(several)
+    for name, each, moments, told in zip(kinds, kinds.values(), several, found, strict=True):
+        assert told == pytest.approx(distance(each.numpy(), y.numpy()), abs=1e-10), name
+        assert told == pytest.approx(unexplained(moments, Cholesky(moments).labels), abs=1e-12)
+    assert least_distances([]) == []
 
 
 def test_columns_of_unequal_size_cost_cholesky_no_digits():

@@ -39,7 +39,14 @@ from dovetail.closed_form.projections import (
     propose,
 )
 from dovetail.closed_form.rows import HeldRows, Rows, check_alike, moments_of, reweighed
-from dovetail.closed_form.solvers import Cholesky, Direct, Solver, Spectral, unexplained
+from dovetail.closed_form.solvers import (
+    Cholesky,
+    Direct,
+    Solver,
+    Spectral,
+    least_distances,
+    unexplained,
+)
 from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
 from dovetail.linalg.moments import Moments
@@ -176,7 +183,7 @@ def platonic(
             candidates = [cut_to_rank(each, moments, rank) for each in candidates]
         before = moments.rows
         step = max(1, before // max(ENOUGH, ENOUGH_A_UNIT * width))
-        which, moments, rows = rows.best_of(candidates, _distance, step)
+        which, moments, rows = rows.best_of(candidates, _distances, step)
         check_alike(before, moments.rows)
         if not (moments.is_finite and _is_finite(candidates[which])):
             raise SettingsError(
@@ -264,11 +271,13 @@ def _head(moments: Moments, solved: Solver) -> Layer:
     return Layer(solved.labels, bias, nn.Identity())
 
 
-def _distance(moments: Moments) -> float:
-    if not moments.is_finite:
-        return math.inf
-    # What is left after an exact fit is rounding, and must not decide between two of them.
-    return max(unexplained(moments, Cholesky(moments).labels), 1e-10 * _variance(moments))
+def _distances(several: Sequence[Moments]) -> list[float]:
+    found = [math.inf] * len(several)
+    finite = [i for i, moments in enumerate(several) if moments.is_finite]
+    for i, distance in zip(finite, least_distances([several[i] for i in finite]), strict=True):
+        # What is left after an exact fit is rounding, and must not decide between two of them.
+        found[i] = max(distance, 1e-10 * _variance(several[i]))
+    return found
 
 
 def _fit_of(

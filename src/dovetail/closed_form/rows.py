@@ -30,6 +30,7 @@ __all__ = [
     "Added",
     "Block",
     "HeldRows",
+    "Judge",
     "Rows",
     "StreamedRows",
     "check_alike",
@@ -41,6 +42,10 @@ BLOCK = 4096
 """Rows of a block, for whoever makes blocks."""
 NUMBERS, FEWEST = 1 << 20, 256
 """How much of held rows is worked on at once: 8 MB, but no fewer rows than these."""
+
+
+Judge = Callable[[Sequence[Moments]], list[float]]
+"""What each of several moments leaves to be explained."""
 
 
 class Block(NamedTuple):
@@ -65,7 +70,7 @@ class Rows(Protocol):
         ...
 
     def best_of(
-        self, layers: Sequence[Layer], judge: Callable[[Moments], float], step: int = 1
+        self, layers: Sequence[Layer], judge: Judge, step: int = 1
     ) -> tuple[int, Moments, Self]:
         """Which layer leaves the least, its moments, and the rows behind it.
 
@@ -113,18 +118,19 @@ class HeldRows:
             )
 
     def best_of(
-        self, layers: Sequence[Layer], judge: Callable[[Moments], float], step: int = 1
+        self, layers: Sequence[Layer], judge: Judge, step: int = 1
     ) -> tuple[int, Moments, HeldRows]:
         """Each layer in turn; the representation of the best so far is kept, no other."""
         if step > 1 and len(layers) > 1:
-            which, _, _ = self._every(step).best_of(layers, judge)
+            some = self._every(step)
+            scores = judge([some._behind(layer)[1] for layer in layers])
+            which = scores.index(min(scores))
             _, moments, rows = self.best_of([layers[which]], judge)
             return which, moments, rows
         best: tuple[float, int, Moments, Tensor] | None = None
         for i, layer in enumerate(layers):
             z, moments = self._behind(layer)
-            moments = merge_across(moments) if self.shared else moments
-            score = judge(moments) if len(layers) > 1 else 0.0
+            score = judge([moments])[0] if len(layers) > 1 else 0.0
             if best is None or score < best[0]:
                 best = score, i, moments, z
         assert best is not None
@@ -137,7 +143,8 @@ class HeldRows:
 
     def _every(self, step: int) -> HeldRows:
         weights = None if self.weights is None else self.weights[::step]
-        return HeldRows(self.z[::step], self.y[::step], weights, shared=self.shared)
+        z = self.z[::step].contiguous()  # once, and not for each try
+        return HeldRows(z, self.y[::step], weights, shared=self.shared)
 
     def _behind(self, layer: Layer) -> tuple[Tensor, Moments]:
         width = layer.weights.shape[1]
@@ -147,10 +154,9 @@ class HeldRows:
         for part in parts:
             z = layer(self.z[part])
             moments.update(z, self.y[part], None if self.weights is None else self.weights[part])
-            if len(parts) == 1:
-                return z, moments
-            whole[part] = z
-        return whole, moments
+            if len(parts) > 1:
+                whole[part] = z
+        return (whole if len(parts) > 1 else z), merge_across(moments) if self.shared else moments
 
     def _parts(self, width: int) -> list[slice]:
         """At least one, so that a process without rows still says how wide they are."""
@@ -189,14 +195,14 @@ class StreamedRows:
             yield Block(z, block.y, block.weights, importance)
 
     def best_of(
-        self, layers: Sequence[Layer], judge: Callable[[Moments], float], step: int = 1
+        self, layers: Sequence[Layer], judge: Judge, step: int = 1
     ) -> tuple[int, Moments, StreamedRows]:
         """All layers in one pass, a matrix of moments for each; one more with a ``step``."""
         if len(layers) == 1:
             which, moments = 0, self._behind(layers)[0]
         else:
             several = self._behind(layers, step)
-            scores = [judge(each) for each in several]
+            scores = judge(several)
             which = scores.index(min(scores))
             moments = several[which] if step == 1 else self._behind([layers[which]])[0]
         return which, moments, replace(self, layers=(*self.layers, layers[which]))
