@@ -23,9 +23,11 @@ error of the mean gain; parameters; seconds of the processor for one fit.
    told what the other half leaves; two smaller networks, the second on what the first left; labels
    of layer 2 weighed by errors.
 4. Low rank: 784-1000-500-10 with hidden weights of rank 156.
-5. Projections: independent components; platonic PCA; principal components for features and random
-   for labels; orthogonal; random of half-whitened features.  For the first layer: random rows, and
-   differences of rows of other classes, in place of sorted PCA.
+5. Projections: independent components; platonic PCA, and as the source writes it (beta in the
+   matrix of the components, too: until ``platonic_pca.py`` showed what its figures need, the only
+   one here); principal components for features and random for labels; orthogonal; random of
+   half-whitened features.  For the first layer: random rows, and differences of rows of other
+   classes, in place of sorted PCA.
 6. Convolution: 21 filters of 5 x 5 in front, ReLU, means of 4 x 4 squares, then the plain method
    on their 756 numbers; filters by sorted PCA, at random or by platonic PCA; and 48 filters by
    sorted PCA before a narrower 1728-264-220-10.
@@ -271,6 +273,7 @@ def all_variants(sizes: Sizes) -> dict[str, Variant]:
         ),
         "independent components": Variant("projection", {"": changed(second=v.independent)}),
         "platonic PCA": Variant("projection", {"": changed(second=partial(v.by_name, "pca"))}),
+        "platonic PCA as written": Variant("projection", {"": changed(second=v.as_written)}),
         "PCA of features, random labels": Variant("projection", {"": changed(second=v.mixed)}),
         "orthogonal": Variant("projection", {"": changed(second=v.orthogonal)}),
         "half-whitened": Variant("projection", {"": changed(second=v.half_whitened)}),

@@ -16,7 +16,14 @@ from torch.nn.functional import pad
 
 from dovetail.closed_form.layers import Layer
 from dovetail.closed_form.low_rank import cut_to_rank
-from dovetail.closed_form.projections import Known, balanced, components, evenly, propose
+from dovetail.closed_form.projections import (
+    LABEL_WEIGHTS,
+    Known,
+    balanced,
+    components,
+    evenly,
+    propose,
+)
 from dovetail.closed_form.rows import Block, HeldRows, Rows, StreamedRows, moments_of
 from dovetail.closed_form.solvers import PENALTIES, Solver, Spectral
 from dovetail.core.seeds import generator
@@ -92,8 +99,16 @@ class Standardised:
 
 
 def by_name(by: str, known: Known, width: int, seed: int) -> Layer:
-    weight = balanced(known.moments)
+    weight = LABEL_WEIGHTS.get(by, 0.0) * balanced(known.moments)
     return propose(by, known, width, torch.relu, 1.0, weight, generator(seed, "P"))
+
+
+def as_written(known: Known, width: int, _: int) -> Layer:
+    """Platonic PCA with beta in the matrix of the components, too."""
+    moments, weight = known.moments, balanced(known.moments)
+    p = components(moments, weight, width)
+    weights = known.solved.carry(p[: moments.d]) + known.solved.labels @ (weight * p[moments.d :])
+    return Layer(weights, -moments.feature_mean @ weights, torch.relu)
 
 
 def told_by(known: Known, carried: Tensor, seed: int, label_weight: float) -> Layer:

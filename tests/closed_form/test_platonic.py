@@ -135,8 +135,10 @@ def test_importance_follows_the_layers_and_weighs_the_labels():
             wide = with_ones(z.numpy())
             predictions.append(wide @ np.linalg.pinv(wide) @ y.numpy())
             told = torch.as_tensor(importance(y.numpy(), predictions, 0.2))[:, None] * y
-            chosen = components(moments_of(HeldRows(z, told)), 3.0, layer.weights.shape[1])
-            a, b = (z - z.mean(0)).numpy(), (y - y.mean(0)).numpy()
+            balance = float((z.var(0).sum() / told.var(0).sum()).sqrt())
+            moments = moments_of(HeldRows(z, told))
+            chosen = components(moments, 0.1 * balance, layer.weights.shape[1])
+            a, b = (z - z.mean(0)).numpy(), (told - told.mean(0)).numpy()
             wanted = np.linalg.pinv(a) @ np.hstack([a, 3.0 * b]) @ chosen.numpy()
             assert_close(layer.weights, wanted, 1e-6)
         z = layer(z)

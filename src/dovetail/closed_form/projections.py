@@ -6,11 +6,16 @@ Every projection proposes the weights of a layer from what is known of its input
 
 =============== ===================================================================================
 ``random``      :math:`P \sim \mathcal N(0, 1)`, a bias row included
-``pca``         platonic PCA: the principal components of the centred :math:`[Z \mid \beta Y]`
+``pca``         platonic PCA: the principal components of the centred :math:`[Z \mid b Y]`
 ``sorted-pca``  rows of the data as weights, evenly spaced along their first principal component
 ``labels``      :math:`T = \alpha\beta Y P`: what the source says does not work; a baseline
 ``elm``         :math:`W \sim \mathcal N(0, 1)`: the extreme learning machine; a baseline
 =============== ===================================================================================
+
+The source writes :math:`\beta` into the matrix of platonic PCA as well as into the target.  The
+components then are the labels' own, features are as good as left out, and its figures cannot be
+had.  They can with :math:`\beta` in the target only (``reproduce/platonic_pca.py``), and that is
+what ``pca`` does: in the matrix labels weigh :math:`b`, a tenth of what would balance features.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from torch import Tensor
 
 from dovetail.closed_form.layers import Activation, Layer
 from dovetail.closed_form.rows import Added, Rows, check_alike
-from dovetail.closed_form.solvers import Solver, cholesky_of
+from dovetail.closed_form.solvers import Solver
 from dovetail.core.errors import SettingsError
 from dovetail.dist.group import merge_across, rank_and_size, told_by_each
 from dovetail.linalg.moments import Moments
@@ -34,13 +39,11 @@ PROJECTIONS = ("random", "pca", "sorted-pca", "labels", "elm")
 RANDOM = ("random", "labels", "elm")
 """Those of which several can be tried."""
 
-LABEL_WEIGHTS = {"random": 1.0, "labels": 1.0, "pca": 1.0}
+LABEL_WEIGHTS = {"random": 1.0, "labels": 1.0, "pca": 10.0}
 """What ``label_weight="auto"`` gives the labels, in units of :func:`balanced`."""
 
-GRADED = 1e8
-"""How many times the features' variance the labels' may have for the plain eigenvectors to do."""
-ROUNDED = 1e-13
-"""The part of a variance that summing many rows may make up."""
+IN_COMPONENTS = 0.1
+"""What labels weigh in platonic PCA's matrix, in units of :func:`balanced`."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +88,25 @@ def propose(
         return Layer(target_scale * drawn[1:], target_scale * drawn[0], activation)
     if by == "sorted-pca":
         return _sorted_rows(known, width, activation, target_scale)
+    labels = known.solved.labels
+    if known.weighed is not known.moments:  # labels in the target, too, are weighed by importance
+        labels = known.solved.solve(known.weighed.cross)
     if by == "pca":
-        projection = components(known.weighed, label_weight, width)
-        weights = _solved(known, projection[:d], label_weight * projection[d:], target_scale)
+        chosen = components(known.weighed, IN_COMPONENTS * balanced(known.weighed), width)
+        carried, told = chosen[:d], label_weight * chosen[d:]
+        weights = target_scale * (known.solved.carry(carried) + labels @ told)
         return Layer(weights, -known.moments.feature_mean @ weights, activation)
     drawn = _normal(1 + d + k, width, generator, device)
     constant, carried, told = drawn[0], drawn[1 : d + 1], label_weight * drawn[d + 1 :]
     if by == "labels":
         constant, carried = torch.zeros_like(constant), torch.zeros_like(carried)
-    labels = known.solved.labels
-    if known.weighed is not known.moments:  # labels in the target, too, are weighed by importance
-        labels = known.solved.solve(known.weighed.cross)
     weights = target_scale * (known.solved.carry(carried) + labels @ told)
     mean = constant + known.moments.feature_mean @ carried + known.weighed.target_mean @ told
     return Layer(weights, target_scale * mean - known.moments.feature_mean @ weights, activation)
 
 
 def components(moments: Moments, label_weight: float, width: int) -> Tensor:
-    r"""The first principal components of the centred :math:`[Z \mid \beta Y]`, ``[d + k, width]``.
+    r"""The first principal components of the centred :math:`[Z \mid b Y]`, ``[d + k, width]``.
 
     The sign of a component is its largest entry's.
 
@@ -116,47 +120,12 @@ def components(moments: Moments, label_weight: float, width: int) -> Tensor:
             f"platonic PCA gives at most {d + k} units after {d} features and {k} targets, not "
             f"{width}; take a narrower layer, or projection='random' or 'sorted-pca' for this one"
         )
-    if label_weight**2 * float(moments.targets.trace()) > GRADED * float(moments.features.trace()):
-        chosen = _graded(moments, label_weight)[:, :width]
-    else:
-        scale = torch.ones(d + k, dtype=torch.float64, device=moments.mean.device)
-        scale[d:] = label_weight
-        vectors: Tensor = torch.linalg.eigh(moments.scatter * scale[:, None] * scale)[1]
-        chosen = vectors.flip(1)[:, :width]
+    scale = torch.ones(d + k, dtype=torch.float64, device=moments.mean.device)
+    scale[d:] = label_weight
+    vectors: Tensor = torch.linalg.eigh(moments.scatter * scale[:, None] * scale)[1]
+    chosen = vectors.flip(1)[:, :width]
     signs: Tensor = chosen.gather(0, chosen.abs().argmax(0, keepdim=True)).sign()
     return chosen * signs
-
-
-def _graded(moments: Moments, label_weight: float) -> Tensor:
-    r"""All components where the labels outweigh the features by far.
-
-    The eigenvalues of the scatter then span more than float64 has digits, their square roots do
-    not.  Cholesky does not feel how rows and columns are scaled, so its factor has all digits, and
-    the singular vectors of the factor are the components.  Directions in which the labels never
-    change (those of one-hot rows add up to one) would be noise times the label weight: they are
-    left out and put last.
-    """
-    variances, basis = torch.linalg.eigh(moments.targets)
-    kept = variances > ROUNDED * variances.max()
-    told = int(kept.sum())
-    cross = label_weight * moments.cross @ basis[:, kept]
-    top = torch.cat([(label_weight**2 * variances[kept]).diag(), cross.T], 1)
-    both = torch.cat([top, torch.cat([cross, moments.features], 1)])
-    sizes = both.diagonal().clamp(min=0).sqrt()
-    sizes = torch.where(sizes > 0, sizes, torch.ones_like(sizes))
-    factor, _ = cholesky_of(both / sizes[:, None] / sizes)
-    vectors = torch.linalg.svd(sizes[:, None] * factor)[0]
-    last = basis[:, ~kept]
-    return torch.cat(
-        [
-            torch.cat([vectors[told:], last.new_zeros(moments.d, last.shape[1])], 1),
-            torch.cat([basis[:, kept] @ vectors[:told], last], 1),
-        ]
-    )
-
-
-def _solved(known: Known, carried: Tensor, told: Tensor, target_scale: float) -> Tensor:
-    return target_scale * (known.solved.carry(carried) + known.solved.labels @ told)
 
 
 def _sorted_rows(known: Known, width: int, activation: Activation, target_scale: float) -> Layer:

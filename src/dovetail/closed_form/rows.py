@@ -8,8 +8,8 @@ With ``ema`` each row has an importance :math:`d_j`, a moving average of its squ
 
 .. math:: d_j \leftarrow \lambda d_j + (1 - \lambda) \lVert y_j - \hat y_j\rVert^2 ,
 
-which weighs its label in the principal components that give the next projection (platonic PCA, as
-the source has it), or in the target of a random one.
+which weighs its label in the target of the next layer, and in the principal components that give
+the projection of platonic PCA.
 """
 
 from __future__ import annotations
