@@ -1,9 +1,10 @@
 """How accurate on MNIST is a network without gradients, a minute after the data are loaded?
 
 Closed form by the source's method: sorted PCA for the first layer, platonic projections for those
-after it, least squares for the last; 60 000 images, pixels centred, float64.  Architecture and
-settings were chosen on the validation split, by ``--choose`` (54 000 images for fitting, 6 000 to
-compare); the test images are looked at once, with the network that was chosen.
+after it, rows weighed by their errors so far, least squares for the last; 60 000 images, pixels
+centred, float64.  Architecture and settings were chosen on the validation split, by ``--choose``
+(54 000 images for fitting, 6 000 to compare); the test images are looked at with the network that
+was chosen.  (Once before, when the weighing of rows was no candidate: 97.55 %.)
 
 The peer gets the same time in the same process: the source's own baseline (section 7.9.1),
 784-392-50-10, ReLU, SGD with batches of 128, rate 0.02, momentum 0.9, weight decay 0.003,
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ from dovetail.tasks.task import Task
 
 WIDTHS = {"tiny": (64, 32), "small": (3136, 2000, 1500)}
 CANDIDATES = {"tiny": ((64,), (64, 32)), "small": ((1960, 1568), (3136, 2000, 1500))}
-RIDGES = (0.004, 0.04)
-RIDGE = 0.04
+RIDGES, DECAYS = (0.004, 0.04), (None, 0.2)
+RIDGE, DECAY = 0.04, 0.2
+"""The penalty, and the decay of the importance of rows, that were chosen."""
 SCALE = 1 / 45
 """A random projection of d features is about sqrt(d) times as large as they are: with a target
 scale of one by that all layers are alike in scale, and one penalty is right for all."""
@@ -43,7 +45,9 @@ ACCURACY, SECONDS = 0.975, 75.0
 Rows = tuple[Tensor, Tensor]
 
 
-def fitted(rows: Rows, widths: tuple[int, ...], ridge: float) -> tuple[Platonic, dict[str, float]]:
+def fitted(
+    rows: Rows, widths: tuple[int, ...], ridge: float, decay: float | None
+) -> tuple[Platonic, dict[str, float]]:
     """Centred rows, a network, and what it took."""
     began, busy = time.perf_counter(), time.process_time()
     x, labels = rows
@@ -56,6 +60,7 @@ def fitted(rows: Rows, widths: tuple[int, ...], ridge: float) -> tuple[Platonic,
         target_scale=SCALE,
         solver="cholesky",
         ridge=ridge,
+        ema=decay,
     )
     took = {"seconds": time.perf_counter() - began}
     return net, took | {"processor seconds": time.process_time() - busy}
@@ -106,13 +111,11 @@ def rows_of(task: Task, *splits: str) -> Rows:
 def choose(task: Task, scale: str) -> None:
     train, validation = rows_of(task, "train"), rows_of(task, "validation")
     for widths in CANDIDATES[scale]:
-        for ridge in RIDGES:
-            net, took = fitted(train, widths, ridge)
+        for ridge, decay in product(RIDGES, DECAYS):
+            net, took = fitted(train, widths, ridge, decay)
             found = accuracy(net, train[0].mean(0), validation)
             shown = {name: round(value, 1) for name, value in took.items()}
-            print(
-                f"{widths}, ridge {ridge:g}: validation accuracy {found:.4f}, {shown}", flush=True
-            )
+            print(f"{widths}, {ridge=}, {decay=}: validation accuracy {found:.4f}, {shown}")
 
 
 def main() -> None:
@@ -131,7 +134,7 @@ def main() -> None:
         return
     train, tested = rows_of(task, "train", "validation"), rows_of(task, "test")
     widths = WIDTHS[args.scale]
-    net, took = fitted(train, widths, RIDGE)
+    net, took = fitted(train, widths, RIDGE, DECAY)
     mine = {"test accuracy": accuracy(net, train[0].mean(0), tested), **took}
     peer = by_gradients(train, tested, took["seconds"])
     ratio = (1 - mine["test accuracy"]) / max(1 - peer["test accuracy"], 1e-9)
