@@ -132,6 +132,109 @@ def test_a_damaged_part_does_not_keep_the_others_from_being_packed(shelved, tmp_
     (folder / "config.json").write_text("{")
     said = shelved("pack", "--all", "--json")
     assert [row["to"] for row in said.json["parts"]] == [None, "net-packed@1"]
+    assert [row["failed"] for row in said.json["parts"]] == [True, False]
+    assert said.code == 1
+
+
+def test_a_whole_shelf_and_back(shelved, tmp_path):
+    shelf = Shelf(tmp_path / "shelf")
+    shelf.add(build("mlp", shape=(4,), hidden=(64,), classes=3), "other")
+    assert shelved("pack", "--all", "--record", "records").code == 0
+    assert len(list((tmp_path / "records").iterdir())) == 2
+    said = shelved("unpack", "--all", "--json")
+    assert (said.code, said.err) == (0, "")
+    found = {row["part"]: row for row in said.json["parts"]}
+    assert {name: row["to"] for name, row in found.items()} == {
+        "net@1": None,
+        "net-packed@1": "net-packed-unpacked@1",
+        "other@1": None,
+        "other-packed@1": "other-packed-unpacked@1",
+    }
+    assert found["net@1"]["why_not"] == "not packed"
+    assert found["net-packed@1"]["bytes"] > found["net-packed@1"]["bytes_before"]
+    for name in ("net", "other"):
+        plain = shelf.get(f"{name}-packed-unpacked", verify=True)
+        assert plain.packed is None
+        assert plain.digest == shelf.get(f"{name}-packed").digest
+    before = tree(tmp_path / "shelf")
+    said = shelved("unpack", "--all")
+    assert (said.code, tree(tmp_path / "shelf")) == (0, before)
+    assert "2 unpacked: " in said.out
+    assert shelved("unpack", "--all", "--to", "plain").code == 0
+    assert {entry.name for entry in Shelf(tmp_path / "plain")} == {"net-packed", "other-packed"}
+
+
+def test_a_damaged_part_does_not_keep_the_others_from_being_unpacked(shelved, tmp_path):
+    assert shelved("pack", "net", "--name", "a").code == 0
+    assert shelved("pack", "net", "--name", "b", "--bits", "4").code == 0
+    file = tmp_path / "shelf" / "a" / "1" / "model.dovepack"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    said = shelved("unpack", "--all", "--json")
+    assert (said.code, said.err) == (1, "")
+    found = {row["part"]: (row["to"], row["failed"]) for row in said.json["parts"]}
+    assert found == {
+        "a@1": (None, True),
+        "b@1": ("b-unpacked@1", False),
+        "net@1": (None, False),
+    }
+    assert "1 could not be unpacked: a@1." in shelved("unpack", "--all").out
+
+
+def test_a_shelf_without_parts_is_told(shelved, tmp_path):
+    (tmp_path / "bare").mkdir()
+    for verb in ("pack", "unpack"):
+        said = shelved(verb, "--all", "--shelf", "bare")
+        assert (said.code, "The shelf bare is empty" in said.out) == (0, True)
+
+
+def test_an_interrupt_keeps_the_parts_that_are_done(shelved, tmp_path, monkeypatch):
+    Shelf(tmp_path / "shelf").add(build("mlp", shape=(4,), hidden=(64,), classes=3), "other")
+    from dovetail.flows.packing import pack_part
+
+    def interrupted(part, **how):
+        if how["name"] == "other":
+            raise KeyboardInterrupt
+        return pack_part(part, **how)
+
+    monkeypatch.setattr("dovetail.flows.pack.pack_part", interrupted)
+    said = shelved("pack", "--all")
+    assert said.code == 130
+    assert "1 packed of 2, and these stay" in said.err
+    assert {entry.name for entry in Shelf(tmp_path / "shelf")} == {"net", "net-packed", "other"}
+
+
+def test_what_is_packed_already_is_told(shelved, tmp_path):
+    assert shelved("pack", "weights.safetensors").code == 0
+    (tmp_path / "weights.dovepack").rename(tmp_path / "renamed")
+    (tmp_path / "empty.dovepack").touch()
+    before = tree(tmp_path)
+    for words in (["renamed"], ["renamed", "--to", "x"], ["empty.dovepack", "--task", TASK]):
+        said = shelved("pack", *words)
+        assert said.code == 2
+        assert f"{words[0]} is packed already" in said.err
+        assert f"'dovetail unpack {words[0]}'" in said.err
+    assert tree(tmp_path) == before
+    assert shelved("pack", "net").code == 0
+    assert "rounded a second time" in shelved("pack", "net-packed").out
+
+
+def test_a_shelf_that_holds_the_same_part_in_the_other_form_says_so(shelved, tmp_path):
+    assert shelved("pack", "net").code == 0
+    said = shelved("unpack", "net-packed", "--name", "net-packed")
+    assert (said.code, "net-packed@1 holds the same part packed" in said.err) == (2, True)
+    assert shelved("unpack", "net-packed", "--name", "plain").code == 0
+    said = shelved("pack", "net", "--name", "plain")
+    assert (said.code, "plain@1 holds the same part as plain" in said.err) == (2, True)
+    assert shelved("unpack", "--all", "--to", "shelf").code == 1
+
+
+@pytest.mark.parametrize("words", [["net", "--to", "new/part"], ["folder", "--name", "x"]])
+def test_a_place_that_cannot_be_written_is_told_before_the_work(shelved, monkeypatch, words):
+    monkeypatch.setattr("dovetail.flows.pack_places.os.access", lambda *_: False)
+    monkeypatch.setattr("dovetail.flows.pack.pack_part", None)
+    where = [] if words[0] == "net" else ["--shelf", "new"]
+    said = shelved("pack", *words, *where)
+    assert (said.code, "is closed to you" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize("budget", [("--loss-budget", "0.05"), ("--points", "40")])
@@ -173,30 +276,67 @@ def test_what_is_there_is_kept_unless_replaced(shelved, tmp_path):
     [
         (["pack"], "name what to pack, or say --all"),
         (["pack", "net", "--all"], "name none, or leave out --all"),
-        (["pack", "--all", "--task", TASK], "--all packs by entropy or --bits"),
+        (["pack", "--all", "--task", TASK], "--task cannot be used with --all"),
+        (["pack", "--all", "--bits", "99"], "bits must be"),
         (["pack", "nett"], "no part 'nett'"),
-        (["pack", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["pack", ""], "an empty name"),
+        (["pack", "nowhere.safetensors"], "nowhere.safetensors: no such file"),
+        (["pack", "nowhere.dovepack"], "nowhere.dovepack: no such file"),
+        (["pack", "./nowhere"], "./nowhere: no such file or folder"),
+        (["pack", "/dev/null"], "neither a part's folder nor a file"),
+        (["pack", "foreign"], "named in full, as in foreign/w.safetensors"),
+        (["pack", "shelf"], "say --all --shelf shelf"),
+        (["pack", "net", "--shelf", "shelv"], "there is no shelf shelv"),
+        (["pack", "none.safetensors"], "there is nothing to pack"),
+        (["pack", "net", "--margin", "1"], "with --loss-budget or --points"),
+        (["pack", "weights.safetensors", "--margin", "0"], "with --loss-budget or --points"),
+        (["pack", "--all", "--margin", "1"], "with --loss-budget or --points"),
+        (["pack", "net", "--data", "d", "--size", "8"], "--size and --data can only be used with"),
+        (["pack", "net", "--task-set", "a=1"], "--task-set can only be used with --task"),
+        (["pack", "net", "--bits", "4", "--extra-bits", "0"], "--extra-bits cannot be used with"),
+        (["pack", "net", "--points", "1", "--seed", "0"], "--seed cannot be used with --points"),
+        (["pack", "net", "--replace"], "--replace is for --to"),
+        (["pack", "weights.safetensors", "--shelf", "shelf"], "it goes where --to says"),
+        (["pack", "folder", "--shelf", "shelf"], "to put it on the shelf, say --name"),
+        (["pack", "net", "--task", TASK, "--points", "-1"], "--points is a finite number"),
+        (["pack", "net", "--task", TASK, "--loss-budget", "nan"], "--loss-budget is a finite"),
+        (["pack", "net", "--to", "shelf/net/1", "--replace"], "is what is read"),
+        (["pack", "net", "--to", "foreign", "--replace"], "holds other files"),
+        (["pack", "net", "--to", "weights.safetensors/x"], "weights.safetensors is a file"),
+        (["pack", "weights.safetensors", "--to", "foreign"], "name a file with --to"),
         (["pack", "folder/README.md"], "not a safetensors file"),
         (["pack", "weights.safetensors", "--task", TASK], "no part"),
         (["pack", "weights.safetensors", "--loss-budget", "1"], "no part"),
         (["pack", "net", "--bits", "99"], "bits must be"),
         (["pack", "net", "--bits", "4", "--rule", "entropy"], "both decide the bits"),
-        (["pack", "net", "--rule", "gradient"], "needs a task"),
-        (["pack", "net", "--loss-budget", "0.1"], "needs a task"),
+        (["pack", "net", "--rule", "gradient"], "say --task"),
+        (["pack", "net", "--loss-budget", "0.1"], "say --task"),
         (["pack", "net", "--loss-budget", "0.1", "--points", "1"], "not allowed with"),
         (["pack", "net", "--task", "digitz"], "unknown task 'digitz'"),
         (["pack", "net", "--task", "digits"], "needs 10 numbers an example"),
         (["pack", "net", "--name", "no/name"], "name"),
         (["pack", "net", "--to", "folder"], "is there already"),
         (["pack", "net", "--to", "weights.safetensors", "--replace"], "is a file"),
-        (["unpack", "net"], "nothing to unpack"),
-        (["unpack", "weights.safetensors"], "weights.safetensors"),
-        (["unpack", "weights.dovepack"], "is there already"),
+        (["unpack"], "name what to unpack, or say --all"),
+        (["unpack", "net", "--all"], "name none, or leave out --all"),
+        (["unpack", "--all", "--name", "x"], "--name cannot be used with --all"),
+        (["unpack", "--all", "--replace"], "--replace cannot be used with --all"),
+        (["unpack", "--all", "--most-gigabytes", "1"], "cannot be used with --all"),
+        (["unpack", "--all", "--shelf", "shelv"], "there is no shelf shelv"),
+        (["unpack", "net"], "'net' is not packed; there is nothing to unpack"),
+        (["unpack", "net", "--replace"], "--replace is for --to"),
+        (["unpack", "weights.safetensors"], "is not packed; there is nothing to unpack"),
+        (["unpack", "folder", "--shelf", "shelf"], "to put it on the shelf, say --name"),
+        (["unpack", "foreign"], "is a folder, but not a part's"),
         (["unpack", "nowhere.dovepack"], "no such file"),
         (["unpack", "net", "--most-gigabytes", "1"], "--most-gigabytes is for files"),
     ],
 )
 def test_a_mistake_is_one_line(shelved, tmp_path, words, told):
+    (tmp_path / "foreign").mkdir()
+    for name in ("foreign/w.safetensors", "foreign/notes.txt"):
+        (tmp_path / name).write_bytes((tmp_path / "weights.safetensors").read_bytes())
+    save_file({}, tmp_path / "none.safetensors")
     before = tree(tmp_path)
     said = shelved(*words)
     assert (said.code, said.out) == (2, "")
@@ -210,7 +350,8 @@ def test_errors_are_in_the_words_of_the_command(shelved, tmp_path, monkeypatch):
     save_file({"w": torch.full((20, 20), torch.nan)}, tmp_path / "nan.safetensors")
     said = shelved("pack", "nan.safetensors")
     assert said.code == 2
-    assert "--lossless ('w',)" in said.err
+    assert said.err.rstrip().endswith("keep it exactly with --lossless 'w'")
+    assert shelved("pack", "nan.safetensors", "--lossless", "w").code == 0
     monkeypatch.setattr("dovetail.pack.decompressing._ALWAYS_ALLOWED", 1 << 16)
     save_file({"w": torch.zeros(500, 500)}, tmp_path / "zeros.safetensors")
     assert shelved("pack", "zeros.safetensors").code == 0

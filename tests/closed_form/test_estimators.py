@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -233,7 +234,7 @@ BAD_SETTINGS = [
     ({"hidden_layer_sizes": (2.5,)}, "got 2.5"),
     ({"hidden_layer_sizes": "8"}, "a tuple with a width"),
     ({"hidden_layer_sizes": None}, "a tuple with a width"),
-    ({"activation": "gelu"}, "monotonic"),
+    ({"activation": "gelu"}, "activation is one of relu, .*; got 'gelu'; did you mean elu"),
     ({"activation": 3}, "name or a function"),
     ({"projection": "sorted"}, "did you mean sorted-pca"),
     ({"projection": ("random", "pca")}, "names 2 layers, hidden_layer_sizes 1"),
@@ -250,6 +251,10 @@ BAD_SETTINGS = [
     ({"solver": "colesky"}, "did you mean cholesky"),
     ({"ema": 1.5}, "ema must be between 0 and 1"),
     ({"patience": 0}, "patience must be a whole number"),
+    ({"rank": 0}, "rank must be a whole number from 1 on, got 0"),
+    ({"rank": 2.0}, "rank must be a whole number"),
+    ({"rank": True}, "rank must be a whole number"),
+    ({"rank": "low"}, "rank must be a whole number from 1 on, got 'low'"),
     ({"random_state": "x"}, "random_state must be"),
 ]
 
@@ -308,8 +313,24 @@ def test_images_are_flattened_and_their_shape_is_remembered():
         same.decision_function(images.reshape(40, 16) / 255),
         atol=1e-4,
     )
-    with pytest.raises(TaskError, match=r"\[1, 8, 2\], those that were fitted \[1, 4, 4\]"):
-        net.predict(images.reshape(40, 1, 8, 2))
+    for shape in ((1, 8, 2), (4, 2, 2), (16,), (2, 8)):
+        said = f"inputs have shape {list(shape)}, those that were fitted [1, 4, 4]"
+        for other in (images.reshape(40, *shape), images.reshape(40, *shape).tolist()):
+            with pytest.raises(TaskError, match=re.escape(said)):
+                net.predict(other)
+    with pytest.raises(TaskError, match=r"\[1, 4, 4\], those that were fitted \[16\]"):
+        same.predict(images / 255)
+    with pytest.raises(TaskError, match="X has 3 features, but PlatonicClassifier is expecting 16"):
+        same.predict(np.ones((2, 3)))
+
+
+def test_an_unknown_activation_is_answered_once(rows):
+    x, y, _ = rows
+    for name, near in (("rellu", 1), ("swish", 0)):
+        with pytest.raises(SettingsError) as caught:
+            PlatonicClassifier((4,), activation=name).fit(x, y)
+        assert str(caught.value).count("softplus") == 1
+        assert str(caught.value).count("did you mean") == near
 
 
 @settings(max_examples=25, deadline=None)

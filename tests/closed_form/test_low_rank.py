@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
 
-from dovetail.closed_form.layers import Layer
+import dovetail as dt
+from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.layers import Layer, activation_of
 from dovetail.closed_form.low_rank import cut_to_rank, factored
 from dovetail.closed_form.platonic import platonic
+from dovetail.closed_form.regressor import PlatonicRegressor
 from dovetail.closed_form.rows import HeldRows, moments_of
 from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
@@ -55,6 +65,95 @@ def test_a_network_of_low_rank_as_a_module():
     numbers = sum(p.numel() for p in module.parameters())
     assert numbers == 5 * (20 + 40) + 40 + 5 * (40 + 30) + 30 + 31
     assert not any(p.requires_grad for p in module.parameters())
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    return x[:600] / 16, y[:600]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [
+        (PlatonicClassifier, "relu"),
+        (PlatonicClassifier, "identity"),
+        (PlatonicRegressor, "tanh"),
+        (PlatonicRegressor, nn.Softsign()),
+    ],
+)
+def test_estimators_of_low_rank_are_modules_of_fewer_weights(digits, kind, activation, streamed):
+    x, y = digits
+    asked = kind((60, 50), activation, rank=7, ridge=1e-2, solver="eigen")
+    net = asked.fit_batches([(x, y)]) if streamed else asked.fit(x, y)
+    assert [np.linalg.matrix_rank(each) for each in net.coefs_[:-1]] == [7, 7]
+    for (down, up), weights in zip(net.factors_, net.coefs_, strict=False):
+        np.testing.assert_allclose(down @ up, weights, atol=1e-12 * abs(weights).max())
+    module = net.to_torch()
+    with torch.no_grad():
+        found = module(torch.from_numpy(x))
+    assert float((found - net.outputs(x)).abs().max()) < 1e-9
+    outputs = found.shape[1]
+    counted = sum(p.numel() for p in module.parameters())
+    assert counted == 7 * (64 + 60 + 1) + 60 + 7 * (60 + 50 + 1) + 50 + 51 * outputs
+    z = torch.from_numpy(x)
+    for weights, bias in zip(net.coefs_[:-1], net.intercepts_[:-1], strict=True):
+        z = activation_of(activation)(z @ torch.from_numpy(weights) + torch.from_numpy(bias))
+    slow = z @ torch.from_numpy(net.coefs_[-1]) + torch.from_numpy(net.intercepts_[-1])
+    torch.testing.assert_close(found, slow, atol=1e-9, rtol=1e-9)
+
+
+def test_badly_conditioned_factors_too():
+    draw = np.random.default_rng(0)
+    t, arm = 3 * np.pi * np.sqrt(draw.uniform(size=2000)), np.arange(2000) % 2
+    x = np.stack([t * np.cos(t + np.pi * arm), t * np.sin(t + np.pi * arm)], 1) / 10
+    net = PlatonicClassifier((32,) * 4, "tanh", rank=14).fit(x, arm)
+    assert net.conditions_.max() > 1e6
+    assert [each is None for each in net.factors_] == [True, False, False, False]
+    with torch.no_grad():
+        found = net.to_torch()(torch.from_numpy(x)).numpy()
+    assert abs(found[:, 1] - found[:, 0] - net.decision_function(x)).max() < 1e-9
+
+
+def test_a_part_of_low_rank_is_one_like_any_other(tmp_path):
+    task = dt.load_task("digits")
+    x, y = task.subset("train")
+    net = PlatonicClassifier((60, 50), rank=10).fit(x, np.array(task.classes)[y.numpy()])
+    part = net.to_part(torch.float32)
+    assert part.origin.settings["rank"] == 10
+    loaded = dt.from_pretrained(part.save_pretrained(tmp_path / "part"), verify=True)
+    assert (loaded.digest, loaded.recipe) == (part.digest, part.recipe)
+    accuracy = dt.evaluate(loaded, task).accuracy
+    assert accuracy > 0.9
+    front, head = dt.cut(part, at="1")  # behind the two factors of the first layer
+    assert front.contract.gives[0].shape == (60,)
+    assert front.contract.gives[0].activation == "relu"
+    assert dt.evaluate(dt.join(front, head), task).accuracy == accuracy
+
+
+def test_a_rank_is_an_argument_like_any_other(digits):
+    x, y = digits
+    net = PlatonicClassifier((40,), rank=3)
+    assert net.get_params()["rank"] == clone(net).rank == 3
+    search = GridSearchCV(net, {"rank": [1, 20, None]}, cv=2).fit(x, y)
+    assert search.best_params_["rank"] != 1
+    before = search.best_estimator_.predict(x)
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    assert np.array_equal(again.predict(x), before)
+
+
+@parametrize_with_checks([PlatonicClassifier(rank=2), PlatonicRegressor(rank=2)])
+def test_an_estimator_of_low_rank_is_one_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def test_a_rank_that_cuts_nothing_leaves_the_estimator_as_it_was(digits):
+    x, y = digits
+    one, other = (PlatonicClassifier((30, 20), rank=rank).fit(x, y) for rank in (None, 64))
+    assert np.array_equal(one.decision_function(x), other.decision_function(x))
+    assert other.factors_ == [None, None]
+    assert one.to_part().recipe == other.to_part().recipe
 
 
 def test_a_rank_that_cuts_nothing_changes_nothing():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from references.platonic import ACTIVATIONS, distance, importance, network, ridge, with_ones
+from torch.nn import functional as F
 
 from dovetail.closed_form.layers import activation_of
 from dovetail.closed_form.platonic import SOLVERS, factorised, platonic
@@ -388,3 +389,30 @@ def test_importance_weighs_the_labels_in_random_targets(solver):
     torch.testing.assert_close(net.layers[1].weights, weights, rtol=1e-8, atol=1e-9)
     bias = target.mean(0) - z.mean(0) @ weights
     torch.testing.assert_close(net.layers[1].bias, bias, rtol=1e-8, atol=1e-9)
+
+
+def wave():
+    x = torch.linspace(-3, 3, 100).double()[:, None]
+    return HeldRows(x, x.sin())
+
+
+@pytest.mark.parametrize("activation", [torch.relu, F.celu])
+def test_unbounded_layers_do_not_grow_without_end(activation):
+    net = platonic(wave(), (32,) * 250, activation=activation, tries=1)
+    assert float(net.hidden(wave().z).abs().max()) < 2.0**80  # float32 could hold it, too
+
+
+@pytest.mark.parametrize("activation", [torch.relu, F.celu, F.selu])
+def test_bringing_layers_nearer_means_nothing(activation, monkeypatch):
+    asked = {"activation": activation, "tries": 2}
+    near = platonic(wave(), (16,) * 55, **asked)
+    monkeypatch.setattr(module, "FAR", 1e100)
+    far = platonic(wave(), (16,) * 55, **asked)
+    assert float(far.hidden(wave().z).abs().max()) > 1e25 > float(near.hidden(wave().z).abs().max())
+    for one, other in zip(near.fits, far.fits, strict=True):
+        assert one.distance == pytest.approx(other.distance, rel=1e-6)
+
+
+def test_what_is_not_linear_far_out_is_not_scaled():
+    with pytest.raises(SettingsError, match="overflows"):
+        platonic(wave(), (8,) * 30, activation=lambda z: z**3, tries=1)

@@ -13,7 +13,7 @@ from references.platonic import importance, scatter
 
 from dovetail.closed_form import rows as module
 from dovetail.closed_form.layers import Layer, activation_of
-from dovetail.closed_form.rows import Block, HeldRows, StreamedRows, moments_of, reweighed
+from dovetail.closed_form.rows import Block, HeldRows, StreamedRows, moments_of, one_in, reweighed
 from dovetail.core.errors import SettingsError, TaskError
 
 
@@ -74,6 +74,34 @@ def test_any_blocks_give_the_same_moments_and_choice(edges, weighted, step):
     assert chosen.shape == (30, 4)
     assert close(plain[1].scatter, torch.as_tensor(products))
     assert close(plain[1].mean, torch.as_tensor(mean))
+
+
+@pytest.mark.parametrize("step", [2, 4, 10])
+def test_rows_that_decide_have_all_classes_however_these_take_turns(step):
+    for classes in (2, 4, 5, 10):
+        turns = torch.arange(4000) % classes
+        chosen = turns[one_in(step, 0, 4000)]
+        assert abs(len(chosen) - 4000 / step) <= 2
+        counts = torch.bincount(chosen, minlength=classes)
+        assert int(counts.min()) > 0.8 * len(chosen) / classes
+        parts = [one_in(step, start, 800) for start in range(0, 4000, 800)]
+        assert torch.equal(torch.cat(parts), one_in(step, 0, 4000))
+
+
+def test_some_rows_decide_alike_whether_held_or_streamed():
+    z, y, w = data(n=90)
+
+    def judge(several):
+        seen.append([m.scatter for m in several])
+        return [float(m.scatter.trace()) for m in several]
+
+    seen = []
+    held = HeldRows(z, y, w).best_of(layers(), judge, step=3)
+    other = streamed(z, y, w, (7, 20, 21, 60)).best_of(layers(), judge, step=3)
+    for mine, theirs in zip(*seen, strict=True):
+        assert close(mine, theirs)
+    assert held[0] == other[0]
+    assert held[1].rows == other[1].rows == 90
 
 
 def test_the_layer_with_the_least_wins():

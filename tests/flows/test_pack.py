@@ -9,15 +9,17 @@ from safetensors.torch import save_file
 
 from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.flows.pack import pack
+from dovetail.flows.pack import pack, pack_all
 from dovetail.flows.pack_losses import gradient_sizes, losses_with
 from dovetail.flows.packing import pack_part
-from dovetail.flows.unpack import unpack
+from dovetail.flows.unpack import unpack, unpack_all
 from dovetail.pack.writing import write
 from dovetail.parts.adopting import adopt
+from dovetail.parts.builders import builder
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
 from dovetail.running.evaluate import evaluate
+from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.pairs import Pairs
@@ -57,6 +59,42 @@ def test_without_a_task_nothing_is_claimed(trained):
     assert (record.before, record.after, record.task) == ({}, {}, None)
     assert set(small.origin.measured) == {"packed bytes", "ratio"}
     assert small.origin.task == trained.origin.task
+
+
+@builder("test/weightless")
+def weightless() -> torch.nn.Module:
+    return torch.nn.Flatten()
+
+
+def test_a_part_without_weights_has_nothing_to_pack(trained, tmp_path):
+    part = adopt(weightless(), example=torch.zeros(1, 2, 3))
+    with pytest.raises(SettingsError, match="has no weights; there is nothing to pack"):
+        pack_part(part)
+    shelf = Shelf(tmp_path)
+    shelf.add(part, "a")
+    shelf.add(trained, "b")
+    outcome = pack_all(shelf=tmp_path)
+    found = [(row["part"], row["to"], row["why_not"]) for row in outcome.data["parts"]]
+    assert found == [("a@1", None, "without weights"), ("b@1", "b-packed@1", None)]
+    assert outcome.ok
+
+
+def test_an_error_of_others_does_not_stop_a_whole_shelf(trained, tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        Shelf(tmp_path).add(trained, name)
+    pack_all(shelf=tmp_path)
+
+    def unlucky(self, part, name, **more):
+        if name.startswith("a"):
+            raise MemoryError
+        return add(self, part, name, **more)
+
+    add = Shelf.add
+    monkeypatch.setattr(Shelf, "add", unlucky)
+    outcome = unpack_all(shelf=tmp_path)
+    found = {row["part"]: row["to"] for row in outcome.data["parts"] if "packed" in row["part"]}
+    assert found == {"a-packed@1": None, "b-packed@1": "b-packed-unpacked@1"}
+    assert not outcome.ok
 
 
 def test_a_half_can_be_packed(trained):
@@ -123,6 +161,8 @@ def test_packed_again_it_is_packed_from_the_packed_one(trained):
         ({"bits": 4, "points": 1.0}, "both decide the bits"),
         ({"rule": "gradient"}, "needs a task"),
         ({"points": 1.0}, "needs a task"),
+        ({"margin": 1.0}, "give loss_budget or points"),
+        ({"bits": 4, "margin": 2.576}, "give loss_budget or points"),
     ],
 )
 def test_options_that_contradict(trained, asked, told):

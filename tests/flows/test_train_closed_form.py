@@ -5,7 +5,8 @@ import torch
 
 import dovetail as dt
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.flows.train import train
+from dovetail.core.records import load_record
+from dovetail.flows.train import OPTIONS, WAYS, train
 
 
 def fitted(tmp_path, source="digits", **options):
@@ -46,11 +47,12 @@ def test_numbers_are_fitted_too(tmp_path):
         ({"net": "lenet5"}, "multi-layer perceptrons"),
         ({"args": {"norm": "batch"}}, "hidden= and activation= alone"),
         ({"start": "other"}, "one new network"),
-        ({"clip": 1.0}, "about steps"),
-        ({"augment": "flip"}, "about steps"),
         ({"objective": "al"}, "is an option of --how modular"),
         ({"projection": ("randon",)}, "did you mean"),
-        ({"args": {"activation": "gelu"}}, "monotonic"),
+        ({"args": {"activation": "gelu"}}, "activation is one of .* did you mean elu"),
+        ({"precision": "float16"}, "unknown precision 'float16'; did you mean"),
+        ({"rank": 0}, "rank must be a whole number from 1 on"),
+        ({"target_scale": 1e40}, "beyond float32; say --precision float64"),
     ],
 )
 def test_what_does_not_apply_is_refused_and_nothing_shelved(tmp_path, options, said):
@@ -66,6 +68,78 @@ def test_pairs_are_refused(tmp_path):
         fitted(tmp_path, str(table), task_options={"kind": "pairs"})
 
 
-def test_options_of_closed_form_are_refused_elsewhere(tmp_path):
-    with pytest.raises(SettingsError, match="--tries is an option of --how closed-form"):
-        train("digits", shelf=tmp_path / "shelf", tries=3)
+STEPWISE = {
+    **{"epochs": 20, "batch_size": 64, "optimiser": "sgd", "lr": 0.1, "weight_decay": 5e-4},
+    **{"schedule": "one-cycle", "clip": 1.0, "augment": "flip", "device": "auto"},
+    **{"resume": True, "checkpoint_seconds": 10.0},
+}
+
+
+@pytest.mark.parametrize("name", STEPWISE)
+def test_options_of_steps_are_refused_even_if_they_say_what_is_usual(tmp_path, name):
+    flag = f"--{name.replace('_', '-')}"
+    said = f"{flag} is an option of --how end-to-end, .* or compatible, not of --how closed-form"
+    with pytest.raises(SettingsError, match=said):
+        fitted(tmp_path, **{name: STEPWISE[name]})
+
+
+CLOSED_FORM = {
+    **{"projection": ("pca",), "tries": 3, "ridge": "auto", "solver": "auto", "ema": 0.0},
+    **{"target_scale": 1.0, "label_weight": 0.0, "rank": 3, "precision": "float32"},
+}
+
+
+@pytest.mark.parametrize("how", [way for way in WAYS if way != "closed-form"])
+@pytest.mark.parametrize("name", CLOSED_FORM)
+def test_options_of_closed_form_are_refused_elsewhere(tmp_path, how, name):
+    said = f"--{name.replace('_', '-')} is an option of --how closed-form, not of --how {how}"
+    with pytest.raises(SettingsError, match=said):
+        train("digits", shelf=tmp_path / "shelf", how=how, **{name: CLOSED_FORM[name]})
+
+
+def test_every_option_is_somebodys():
+    asked = {name for name, ways in OPTIONS.items() if "closed-form" in ways}
+    assert asked == set(CLOSED_FORM)
+    assert {name for name, ways in OPTIONS.items() if len(ways) == 4} == set(STEPWISE)
+
+
+def test_what_float32_costs_is_measured_and_said(tmp_path):
+    """Conditions of billions: the digits that float32 lacks are seen in the accuracy."""
+    t = torch.linspace(1, 9, 600).double()
+    table = tmp_path / "wave.csv"
+    lines = [f"{float(a)},{float((5 * a).sin())}" for a in t]
+    table.write_text("\n".join(["x,y", *lines]))
+    asked = {"args": {"hidden": [32] * 4, "activation": "tanh"}, "ridge": 0.0, "name": "wave"}
+    rounded = fitted(tmp_path, str(table), **asked)
+    task = dt.load_task(str(table))
+    part = dt.Shelf(tmp_path / "shelf").get(rounded.data["ref"])
+    measures = rounded.data["measures"]
+    name, value = next(iter(dt.evaluate(part, task).measures.items()))
+    assert measures[f"test {name}"] == value
+    exact = fitted(tmp_path, str(table), precision="float64", **asked)
+    kept = dt.Shelf(tmp_path / "shelf").get(exact.data["ref"])
+    assert {each.dtype for each in kept.module.parameters()} == {torch.float64}
+    assert measures[f"float64 test {name}"] == exact.data["measures"][f"test {name}"] != value
+    assert (rounded.data["precision"], exact.data["precision"]) == ("float32", "float64")
+    for outcome, precision in ((rounded, "float32"), (exact, "float64")):
+        record = outcome.records[0]
+        assert record.settings["precision"] == precision
+        assert f"shelved in {precision}" in record.view()[-1].text
+        assert load_record(record.save(tmp_path / "fit.json")) == record
+    said = rounded.records[0].view()[-1].text
+    assert f"{name} {value:.4f}" in said
+    assert f"{measures[f'float64 test {name}']:.4f}" in said
+
+
+def test_low_rank_is_shelved_in_factors(tmp_path):
+    whole, low = (
+        fitted(tmp_path, args={"hidden": [64, 64]}, name=f"net{rank}", rank=rank)
+        for rank in (None, 12)
+    )
+    shelf = dt.Shelf(tmp_path / "shelf")
+    counts = [
+        sum(p.numel() for p in shelf.get(each.data["ref"]).module.parameters())
+        for each in (whole, low)
+    ]
+    assert counts == [2 * (64 * 64 + 64) + 650, 2 * (12 * 128 + 12 + 64) + 650]
+    assert shelf.get(low.data["ref"]).origin.settings["rank"] == 12

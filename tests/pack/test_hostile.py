@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 import zlib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from pack.lying import frame, opened, resealed, sealed
+from pack.lying import HEAD, TAIL, frame, opened, resealed, sealed
+from pack.small_blocks import small_blocks
 from pack.watched import in_child
 
 from dovetail.core.errors import FormatError
+from dovetail.flows.plain_file import write_plain
 from dovetail.pack import compress, decompress, describe, read, read_header
 from dovetail.pack.dtypes import raw_bytes
 from dovetail.pack.streams import _number
@@ -35,17 +40,25 @@ def honest():
     }
 
 
-@pytest.fixture(scope="module")
-def container():
-    return compress(honest(), channels=True, extra_bits=4)
+@pytest.fixture(scope="module", params=["a block each", "many blocks and groups"])
+def container(request):
+    if request.param == "a block each":
+        yield compress(honest(), channels=True, extra_bits=4)
+        return
+    with small_blocks():
+        yield compress(honest(), channels=True, extra_bits=4)
 
 
 def bits_of(state):
     return {name: (t.dtype, tuple(t.shape), bytes(raw_bytes(t))) for name, t in state.items()}
 
 
-def test_the_honest_container_is_read(container):
+def test_the_honest_container_is_read(container, request):
     back = decompress(container)
+    _, index = opened(container)
+    several = "many" in request.node.callspec.id
+    assert (len(index["groups"]) > 5) == several
+    assert (max(map(len, index["lengths"])) > 5) == several
     assert list(back) == list(honest())
     assert bits_of(decompress(resealed(container, lambda payload, index: None))) == bits_of(back)
 
@@ -296,7 +309,7 @@ def bombs(container):
     padding = bytes(range(256)) * 484  # 124 kB
     for items in (b"[],", b"{},", b"1000,"):
         index = b'{"names":[' + items * (2_900_000 // len(items)) + b"0]}"
-        yield f"an index of {items!r}", sealed(padding, index)
+        yield f"an index of {items!r}", sealed(padding, index, packed=frame(index, window_log=20))
     for name in ("a shape that is huge", "equal elements without end"):
         yield name, resealed(container, LIES[name])
     frames = frame(bytes(256 << 20))
@@ -307,11 +320,62 @@ def bombs(container):
 
 
 def test_bombs_fill_no_memory(container):
-    for name, data in bombs(container):
-        found = in_child(lambda data=data: decompress(data, most_bytes=1 << 20))
+    for (name, data), most in product(bombs(container), (None, 1 << 20)):
+        found = in_child(lambda data=data, most=most: decompress(data, most_bytes=most))
         assert found["raised"] == "FormatError", name
         assert found["megabytes"] <= 16, name
         assert found["seconds"] < 1, name
+
+
+def test_an_index_takes_no_more_than_the_caller_allows(tmp_path):
+    """What a container of two megabytes may usually have, and one who allows less does not want."""
+    index = b'{"names":[' + b"[]," * 800_000 + b"0]}"
+    data = sealed(bytes(range(256)) * 8192, index, packed=frame(index, window_log=20))
+    (tmp_path / "w.dovepack").write_bytes(data)
+    usual = in_child(lambda: decompress(data))
+    assert (usual["raised"], usual["megabytes"] > 32) == ("FormatError", True)
+    for look in (
+        lambda: decompress(data, most_bytes=1 << 20),
+        lambda: decompress(data, most_bytes=15 << 20),
+        lambda: read(tmp_path / "w.dovepack", most_bytes=1 << 20),
+        lambda: write_plain(tmp_path / "w.dovepack", tmp_path / "w", most_bytes=1 << 20),
+    ):
+        found = in_child(look)
+        assert "the index alone takes" in found["said"]
+        assert "pass most_bytes=" in found["said"]
+        assert found["megabytes"] <= 8
+
+
+def test_an_index_that_is_honest_is_read_within_what_it_says_it_takes():
+    state = {f"model.layers.{i}.scale": torch.tensor(float(i)) for i in range(7000)}
+    data = compress(state)
+    with pytest.raises(FormatError, match="the index alone takes") as refused:
+        decompress(data, most_bytes=28_000)
+    needed = int(re.search(r"pass most_bytes=(\d+)", str(refused.value))[1])
+    assert len(decompress(data, most_bytes=needed)) == 7000
+
+
+def with_a_hole(path, before, index, *, shrunk=0, full=None, hole=3 << 30):
+    """A file whose middle takes no room on disk, and gigabytes once it is read."""
+    packed = frame(index)
+    size = HEAD + len(before) + hole + len(packed) + TAIL.size
+    full = len(index) if full is None else full
+    tail = TAIL.pack(zlib.crc32(packed), shrunk or len(packed), full, 2, size, b"DOVE")
+    with open(path, "wb") as file:
+        file.write(b"DOVEPACK" + before)
+        file.seek(hole, 1)
+        file.write(packed + tail)
+
+
+def test_holes_in_files_fill_no_memory(tmp_path):
+    _, index = opened(compress({"i": torch.arange(50)}))
+    index["lengths"], index["groups"] = [[3 << 30]], [[3 << 30, 0]]
+    with_a_hole(tmp_path / "group", b"", json.dumps(index).encode())
+    with_a_hole(tmp_path / "index", b"", b"{}", shrunk=3 << 30, full=1000)
+    for name in ("group", "index"):
+        for look in (read, read_header):
+            found = in_child(lambda look=look, name=name: look(tmp_path / name), headroom=1 << 30)
+            assert (found["raised"], found["megabytes"] <= 8) == ("FormatError", True), name
 
 
 def test_many_little_tensors_are_no_bomb():

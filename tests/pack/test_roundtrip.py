@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import io
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pack.small_blocks import small_blocks
 from pack.watched import in_child, peak
 
 from dovetail.core.errors import DovetailError, FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.pack import compress, decompress, describe, read, read_header, write
+from dovetail.pack import compress, decompress, describe, pool, read, read_header, write
 from dovetail.pack.coding import BLOCK
 from dovetail.pack.compressing import stream
 from dovetail.pack.decompressing import Source, opened, tensors
 from dovetail.pack.dtypes import DTYPES, FLOATING, raw_bytes
 from dovetail.pack.rules import Rules
+from dovetail.pack.scratch import LARGEST, _own, scratch
 
 SHAPES = [(), (0,), (1,), (7,), (0, 3), (3, 0, 2), (1, 1, 1), (17, 19), (4, 3, 5, 5), (2, 300)]
 
@@ -34,6 +37,16 @@ def noise(shape, dtype, seed=0):
     size = (*shape, dtype.itemsize)
     raw = torch.randint(0, 256, size, generator=draw, dtype=torch.uint8)
     return raw.view(dtype).reshape(shape) if raw.numel() else torch.empty(shape, dtype=dtype)
+
+
+@contextmanager
+def threads_of(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def same(a, b):
@@ -107,21 +120,41 @@ def test_symbols_are_exact_through_blocks_rows_and_threads(dtype):
         assert (grid.symbols(back.numpy()) == symbols).all()
 
 
-def test_the_same_bytes_whatever_the_threads():
-    state = {"w": noise((900, 900), torch.float32), "i": torch.arange(600_000)}
-    digests = set()
+def test_the_same_bytes_whatever_the_threads(monkeypatch):
+    many = noise((3, BLOCK - 5), torch.float32)
+    zeros = torch.rand(1024, 512)
+    zeros.view(-1)[::37], zeros.view(-1)[5::41] = 0.0, -0.0  # either is the smallest
+    pruned = many[:2] * (torch.rand(2, BLOCK - 5) < 0.02)
+    state = {"w": many, "zeros": zeros, "pruned": pruned, "half": many.bfloat16()}
+    state["i"] = torch.arange(2 * BLOCK + 9)
+    digests, started = set(), []
+    made = pool.ThreadPoolExecutor
+    monkeypatch.setattr(pool, "ThreadPoolExecutor", lambda *a: started.append(a) or made(*a))
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            data = compress(state)
+            data = compress(state, bits=6)
             digests.add(hashlib.sha256(data).hexdigest())
             back = decompress(data)
-            digests.add(hashlib.sha256(bytes(raw_bytes(back["w"]))).hexdigest())
+            digests.add(hashlib.sha256(b"".join(raw_bytes(t) for t in back.values())).hexdigest())
             assert same(back["i"], state["i"])
     finally:
         torch.set_num_threads(before)
     assert len(digests) == 2
+    assert [workers for workers, _ in started] == [2, 2, 5, 5]
+
+
+def test_blocks_of_any_size_hold_the_same():
+    state = {name: noise((37, 90), dtype, 1) for name, dtype in DTYPES.items() if dtype in FLOATING}
+    state |= {"pruned": noise((60, 70), torch.float32) * (torch.rand(60, 70) < 0.05)}
+    state |= {"count": torch.arange(5000), "rows": noise((3, 1500), torch.float32)}
+    for settings_ in ({"channels": True}, {"bits": 11}, {"extra_bits": 2}):
+        wanted = decompress(compress(state, **settings_))
+        for threads in (1, 3):
+            with small_blocks(), threads_of(threads):
+                found = decompress(compress(state, **settings_))
+            assert all(same(found[name], wanted[name]) for name in wanted)
 
 
 def test_views_tied_and_requiring_tensors():
@@ -136,6 +169,42 @@ def test_views_tied_and_requiring_tensors():
     lossy = decompress(compress(state))
     assert torch.equal(lossy["a"], lossy["tied"])
     assert torch.equal(lossy["turned"], lossy["a"].t())
+
+
+def test_two_names_of_one_tensor_get_the_same_bits_whatever_the_draw():
+    # Its entropy is next to a whole number of bits, so that what is sampled decides.
+    weights = torch.tensor([0.0, 1.0, 2.0, 3.0]).repeat(10_000).reshape(200, 200)
+    weights[0, :5] = 1.5
+    for seed in range(30):
+        data = compress({"one": weights, "other": weights}, seed=seed, probe_bits=2)
+        assert len({tensor.bits for tensor in describe(data).tensors}) == 1
+
+
+def test_memory_is_filled_once_and_only_if_it_can_be():
+    state = {"a": torch.randn(20, 30), "b": torch.randn(20, 30), "c": torch.randn(20, 30)}
+    data = compress(state, bits=5)
+    wanted = decompress(data)
+    shared = torch.zeros(700)
+    into = {"a": shared[:600].view(20, 30), "b": shared[100:].view(20, 30)}  # one in the other
+    into["c"] = torch._neg_view(torch.zeros(20, 30))
+    found = decompress(data, into=into)
+    assert all(torch.equal(found[name], wanted[name]) for name in state)
+    assert found["a"].data_ptr() == shared.data_ptr()
+    apart = {"a": shared[:600].view(20, 30), "b": torch.zeros(20, 30).T, "c": torch.zeros(20, 30)}
+    again = decompress(data, into=apart)
+    assert torch.equal(apart["a"], wanted["a"])
+    assert torch.equal(apart["c"], wanted["c"])
+    assert torch.equal(again["b"], wanted["b"])
+    assert not bool(apart["b"].any())
+
+
+def test_scratch_memory_is_no_larger_than_a_block():
+    assert scratch("test", LARGEST, np.uint8).base is not None
+    assert scratch("test", LARGEST + 1, np.uint8).base is None
+    compress({"w": torch.zeros(2, LARGEST + 99).normal_()}, bits=4, channels=True)
+    kept = [value for value in vars(_own).values() if isinstance(value, np.ndarray)]
+    assert kept
+    assert max(map(len, kept)) <= LARGEST
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

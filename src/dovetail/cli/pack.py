@@ -8,11 +8,12 @@ like any other.  With --task its accuracy before and after is measured on the te
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.cli import common
 
-__all__ = ["EXAMPLE", "add", "run"]
+__all__ = ["EXAMPLE", "add", "one_or_all", "refuse", "run"]
 
 EXAMPLE = """\
 dovetail pack lenet --task digits
@@ -42,9 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--name", help="name on the shelf (default: NAME-packed)")
     parser.add_argument("--replace", action="store_true", help="overwrite what is at --to")
     how = parser.add_argument_group("bits")
-    how.add_argument(
-        "--extra-bits", type=int, default=6, help="on top of what the rule finds (default: 6)"
-    )
+    how.add_argument("--extra-bits", type=int, help="on top of what the rule finds (default: 6)")
     how.add_argument("--bits", type=int, help="this many for every tensor, instead of a rule")
     how.add_argument(
         "--rule",
@@ -74,13 +73,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=float,
-        default=2.576,
         help="of a budget: standard errors that must fit into it, too (default: 2.576)",
     )
     parser.add_argument("--task", help="measure before and after on this task's test split")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights that are sampled")
+    parser.add_argument("--seed", type=int, help="of the weights that are sampled (default: 0)")
     common.add_task_options(parser)
     common.add_shelf(parser)
+    parser.set_defaults(shelf=None)  # so that one that says nothing can be refused
     common.add_data(parser)
     common.add_record(parser)
     common.add_json(parser)
@@ -88,27 +87,27 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pack one thing, or a shelf."""
-    from dovetail.core.errors import SettingsError
     from dovetail.flows.pack import pack, pack_all
 
-    if args.part is not None and args.all_parts:
-        raise SettingsError("--all packs every part on the shelf; name none, or leave out --all")
-    if args.part is None and not args.all_parts:
-        raise SettingsError("name what to pack, or say --all for every part on the shelf")
-    how = {
-        "rule": args.rule,
-        "extra_bits": args.extra_bits,
-        "bits": args.bits,
-        "channels": args.channels,
-        "lossless": tuple(args.lossless),
-        "seed": args.seed,
-    }
-    asked = (args.task, args.loss_budget, args.points, args.name, args.rule)
+    one_or_all(args, "pack")
     if args.all_parts:
-        if any(value is not None for value in asked) or args.replace:
-            raise SettingsError(
-                "--all packs by entropy or --bits: no --task, --rule, budget, --name or --replace"
-            )
+        alone = ("task", "rule", "loss_budget", "points", "name", "replace")
+        refuse(args, alone, "cannot be used with --all, which packs by entropy or --bits")
+    if not given(args, ("loss_budget", "points")):
+        refuse(args, ("margin",), "can only be used with --loss-budget or --points")
+    if args.task is None:
+        reading = ("target", "kind", "size", "task_options", "data")
+        refuse(args, reading, "can only be used with --task")
+    if decides := given(args, ("bits", "loss_budget", "points")):
+        refuse(
+            args,
+            ("extra_bits", "seed"),
+            f"cannot be used with {decides[0]}, which replaces the rule",
+        )
+    asked = ("rule", "extra_bits", "bits", "channels", "seed")
+    how = {name: getattr(args, name) for name in asked if given(args, (name,))}
+    how["lossless"] = tuple(args.lossless)
+    if args.all_parts:
         return common.show(pack_all(to=args.to, shelf=args.shelf, **how), args)
     outcome = pack(
         args.part,
@@ -125,3 +124,42 @@ def run(args: argparse.Namespace) -> int:
         **how,
     )
     return common.show(outcome, args)
+
+
+def one_or_all(args: argparse.Namespace, verb: str) -> None:
+    """Refuse both a part and --all, and neither."""
+    from dovetail.core.errors import SettingsError
+
+    if args.part is not None and args.all_parts:
+        raise SettingsError(f"--all {verb}s every part on the shelf; name none, or leave out --all")
+    if args.part is None and not args.all_parts:
+        raise SettingsError(f"name what to {verb}, or say --all for every part on the shelf")
+
+
+def given(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Which of these were said, as flags.
+
+    >>> given(argparse.Namespace(bits=0, replace=False, task_options=[("a", 1)]), ("bits",))
+    ['--bits']
+    """
+    spelled = {"task_options": "task-set"}
+    said = {name: getattr(args, name) for name in names}
+    return [
+        f"--{spelled.get(name, name.replace('_', '-'))}"
+        for name, value in said.items()
+        if not (value is None or value is False or value == [])
+    ]
+
+
+def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Refuse flags that were said and would change nothing.
+
+    >>> refuse(argparse.Namespace(margin=1.0), ("margin",), "can only be used with --points")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: --margin can only be used with --points
+    """
+    from dovetail.core.errors import SettingsError
+
+    if said := given(args, names):
+        raise SettingsError(f"{' and '.join(said)} {why}")

@@ -55,29 +55,32 @@ def add(parser: argparse.ArgumentParser) -> None:
         "closed-form",
     )
     parser.add_argument("--name", help="name on the shelf (default: net and task)")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--optimiser", default="sgd", help="sgd, adam or adamw")
-    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate")
-    parser.add_argument("--weight-decay", type=float, default=5e-4)
-    parser.add_argument("--schedule", default="one-cycle", help="one-cycle, cosine or constant")
+    # Without defaults here, so that a flag that was given where it means nothing can be refused.
+    parser.add_argument("--epochs", type=int, help="passes over the data (default: 20)")
+    parser.add_argument("--batch-size", type=int, help="examples a step (default: 64)")
+    parser.add_argument("--optimiser", help="sgd (default), adam or adamw")
+    parser.add_argument("--lr", type=float, help="peak learning rate (default: 0.1)")
+    parser.add_argument("--weight-decay", type=float, help="(default: 0.0005)")
+    parser.add_argument("--schedule", help="one-cycle (default), cosine or constant")
     parser.add_argument("--clip", type=float, help="scale a longer gradient down to this length")
-    parser.add_argument("--patience", type=int, help="stop after so many epochs without progress")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        help="stop after so many epochs, or layers with --how closed-form, without progress",
+    )
     parser.add_argument("--augment", help="such as flip,shift:2,cutout:4,rotate:10")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--device", help="auto (default), cpu, cuda, ...")
     parser.add_argument(
         "--checkpoint-seconds",
         type=float,
-        default=10.0,
         metavar="SECONDS",
         help="how often an unfinished run is saved (default: 10)",
     )
     parser.add_argument(
         "--resume",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="go on with an unfinished run of the same settings",
+        help="go on with an unfinished run of the same settings (default), or begin anew",
     )
     parser.add_argument(
         "--keep-epochs",
@@ -207,6 +210,12 @@ def _add_closed_form(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ema", type=float, metavar="X", help="weigh labels by the errors so far, with this decay"
     )
+    group.add_argument(
+        "--rank", type=int, metavar="R", help="cut hidden layers to this rank (default: none)"
+    )
+    group.add_argument(
+        "--precision", help="of the weights on the shelf: float32 (default) or float64"
+    )
 
 
 def _number_or_auto(text: str) -> float | str:
@@ -228,18 +237,7 @@ def run(args: argparse.Namespace) -> int:
         shelf=args.shelf,
         data=args.data,
         seed=args.seed,
-        resume=args.resume,
-        checkpoint_seconds=args.checkpoint_seconds,
-        augment=args.augment,
-        epochs=args.epochs,
-        batch_size=args.batch_size,
-        optimiser=args.optimiser,
-        lr=args.lr,
-        weight_decay=args.weight_decay,
-        schedule=args.schedule,
         patience=args.patience,
-        device=args.device,
-        clip=args.clip,
         **{name: getattr(args, name) for name in OPTIONS},
     )
     return common.show(outcome, args) if outcome.view else 0  # only one of several processes shows

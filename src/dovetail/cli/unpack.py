@@ -9,24 +9,36 @@ import argparse
 from pathlib import Path
 
 from dovetail.cli import common
+from dovetail.cli.pack import one_or_all, refuse
 
 __all__ = ["EXAMPLE", "add", "run"]
 
 EXAMPLE = """\
 dovetail unpack lenet-packed --name lenet-plain
-  dovetail unpack weights.dovepack --to weights.safetensors"""
+  dovetail unpack weights.dovepack --to weights.safetensors
+  dovetail unpack --all --to plain-shelf"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
         "part",
+        nargs="?",
         metavar="PART",
         help="name or name@version on the shelf, a part's folder, or a .dovepack file",
     )
+    parser.add_argument(
+        "--all",
+        dest="all_parts",
+        action="store_true",
+        help="the latest version of every part that is packed",
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--to", type=Path, metavar="PATH", help="folder or file to write (default: beside PART)"
+        "--to",
+        type=Path,
+        metavar="PATH",
+        help="folder or file to write; with --all a shelf (default: beside the source)",
     )
     where.add_argument("--name", help="name on the shelf (default: NAME-unpacked)")
     parser.add_argument("--replace", action="store_true", help="overwrite what is at --to")
@@ -37,13 +49,18 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="of a file: refuse to unpack to more (default: what packing rarely exceeds)",
     )
     common.add_shelf(parser)
+    parser.set_defaults(shelf=None)  # so that one that says nothing can be refused
     common.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Unpack."""
-    from dovetail.flows.unpack import unpack
+    """Unpack one thing, or a shelf."""
+    from dovetail.flows.unpack import unpack, unpack_all
 
+    one_or_all(args, "unpack")
+    if args.all_parts:
+        refuse(args, ("name", "replace", "most_gigabytes"), "cannot be used with --all")
+        return common.show(unpack_all(to=args.to, shelf=args.shelf), args)
     outcome = unpack(
         args.part,
         to=args.to,

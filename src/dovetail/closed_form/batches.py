@@ -88,12 +88,8 @@ class Stream:
             read = read_batch(batch, self._targets, self._reader, reset=fresh)
             if fresh:
                 self.shape, self.pixels = read.shape, read.pixels
+                self._reader.input_shape_ = read.shape  # from now on it refuses others
             refuse_other_kind(self.pixels, read.pixels)
-            if read.shape != self.shape:
-                raise TaskError(
-                    f"inputs of shape {list(read.shape)} follow others of {list(self.shape)}; "
-                    "give all alike"
-                )
             rows += len(read.x)
             yield read
         if not first and rows != self._rows:

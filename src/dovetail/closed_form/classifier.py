@@ -47,8 +47,12 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
         ema: How slowly the importance of a row follows its errors, between 0 and 1; it weighs the
             row's label in the targets of the layers after the first.  ``None`` for all rows alike.
         patience: Stop after so many layers without a lower LSD, and keep those up to the lowest.
+        rank: Cut the weights of hidden layers to this rank, and keep them as two factors where
+            that is fewer numbers (:mod:`~dovetail.closed_form.low_rank`): wider for as many
+            weights.  ``None`` leaves them whole.
 
     After :meth:`fit`: ``classes_``; ``coefs_`` and ``intercepts_`` of all layers, on raw inputs;
+    ``factors_``, for each hidden layer the two whose product its weights are, or ``None``;
     ``n_layers_``, inputs and outputs included; ``fits_``, a
     :class:`~dovetail.closed_form.platonic.LayerFit` for each hidden layer; ``distances_`` and
     ``conditions_`` from them; ``record_`` with a view.

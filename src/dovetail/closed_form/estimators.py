@@ -21,7 +21,8 @@ from dovetail.closed_form.batches import (
     weighed,
 )
 from dovetail.closed_form.fit_record import PlatonicFit
-from dovetail.closed_form.layers import Layer, activation_of
+from dovetail.closed_form.layers import Activation, Layer, activation_of
+from dovetail.closed_form.low_rank import factors_of
 from dovetail.closed_form.network import network_part
 from dovetail.closed_form.platonic import LayerFit, platonic
 from dovetail.closed_form.rows import BLOCK, Block, HeldRows, Rows, StreamedRows
@@ -29,15 +30,17 @@ from dovetail.closed_form.scaling import Scaling, scaling_of
 from dovetail.closed_form.settings import Settings, settings_of
 from dovetail.closed_form.spread import Spread
 from dovetail.closed_form.targets import Targets
-from dovetail.core.errors import TaskError, shown
+from dovetail.core.errors import shown
 from dovetail.core.progress import progress
-from dovetail.dist.group import told_by_each
+from dovetail.dist.group import check_group, told_by_each
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.running.estimator_inputs import as_inputs
 from dovetail.tasks.arrays import as_float
 
 __all__ = ["PlatonicEstimator"]
+
+Array = np.ndarray[Any, Any]
 
 
 class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
@@ -60,6 +63,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         ema: Any = None,
         patience: Any = None,
+        rank: Any = None,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -72,6 +76,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.ema = ema
         self.patience = patience
+        self.rank = rank
 
     def outputs(self, X: Any) -> Tensor:
         """What the network gives for inputs ``[m, ...]``: ``[m, k]``, float64.
@@ -80,11 +85,6 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         raw = as_inputs(X, self, reset=False, dtype=torch.float64)
-        if tuple(raw.shape[1:]) != self.input_shape_:
-            raise TaskError(
-                f"inputs have shape {list(raw.shape[1:])}, those that were fitted "
-                f"{list(self.input_shape_)}"
-            )
         refuse_other_kind(self.pixels_, raw.dtype == torch.uint8)
         layers, found = self._output_layers(), []
         for start in range(0, len(raw), BLOCK):
@@ -134,6 +134,8 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         return self._solved(settings, rows, spread, scaling, reader, lambda: 1)
 
     def _fit_batches(self, batches: Any, targets: Targets, distributed: bool) -> Self:
+        if distributed:
+            check_group()
         settings = settings_of(self, streamed=True)
         reader = type(self)()
         stream = Stream(batches, targets, reader)
@@ -141,7 +143,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         inputs = int(np.prod(stream.shape))
         scaling = scaling_of(spread, inputs, targets.width)
         blocks = _scaled_blocks(stream, targets, scaling, spread.row_weight)
-        reader.input_shape_, reader.pixels_ = stream.shape, stream.pixels
+        reader.pixels_ = stream.pixels
         rows = StreamedRows(blocks, shared=distributed)
         return self._solved(settings, rows, spread, scaling, reader, lambda: stream.passes)
 
@@ -175,6 +177,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
                 ridge=settings.ridge,
                 ema=settings.ema,
                 patience=settings.patience,
+                rank=settings.rank,
                 seed=seed,
                 on_layer=told,
             )
@@ -195,6 +198,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         # bad, another order of the same sums is visible in the outputs.
         self.coefs_ = [layer.weights.T.contiguous().numpy().T for layer in layers]
         self.intercepts_ = [layer.bias.numpy() for layer in layers]
+        self.factors_ = [_factors(layer, settings.rank) for layer in layers[:-1]]
         self.activation_ = self.activation
         self.n_layers_ = len(layers) + 1
         self.n_outputs_ = len(self.intercepts_[-1])
@@ -205,16 +209,16 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _layers(self) -> list[Layer]:
+        """The layers as they are multiplied: one of low rank is two, the first of them linear."""
         activation = activation_of(self.activation_)
-        last = len(self.coefs_) - 1
-        return [
-            Layer(
-                torch.from_numpy(weights),
-                torch.from_numpy(bias),
-                activation if i < last else nn.Identity(),
-            )
-            for i, (weights, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True))
-        ]
+        *hidden, head = zip(self.coefs_, self.intercepts_, [*self.factors_, None], strict=True)
+        found = []
+        for weights, bias, factors in hidden:
+            if factors is not None:
+                down, weights = factors
+                found.append(_layer(down, np.zeros(down.shape[1]), nn.Identity()))
+            found.append(_layer(weights, bias, activation))
+        return [*found, _layer(head[0], head[1], nn.Identity())]
 
     def _output_layers(self) -> list[Layer]:
         """The layers, the last with a column for each thing to tell."""
@@ -236,8 +240,19 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             "solver": settings.solver,
             "ema": settings.ema,
             "patience": settings.patience,
+            "rank": settings.rank,
             "seed": seed,
         }
+
+
+def _layer(weights: Array, bias: Array, activation: Activation) -> Layer:
+    return Layer(torch.from_numpy(weights), torch.from_numpy(bias), activation)
+
+
+def _factors(layer: Layer, rank: int | None) -> tuple[Array, Array] | None:
+    """Weights ``[d, r]`` and ``[r, w]`` that together are the layer's, where they are fewer."""
+    pieces = (layer,) if rank is None else factors_of(layer, rank)
+    return None if len(pieces) == 1 else (pieces[0].weights.numpy(), pieces[1].weights.numpy())
 
 
 def _scaled_blocks(

@@ -29,6 +29,8 @@ class PlatonicFit(Record, kind="platonic-fit"):
     layers: tuple[LayerFit, ...]
     kept: int
     """Layers of the network; those behind were tried and dropped (``patience``)."""
+    note: str = ""
+    """What else is to be said, such as what rounding the weights costs."""
 
     @property
     def title(self) -> str:
@@ -79,4 +81,5 @@ class PlatonicFit(Record, kind="platonic-fit"):
                 "LSD",
                 log_y=all(0 < each < float("inf") for each in distances),
             ),
+            *([Text(self.note)] if self.note else []),
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dovetail.core.errors import SettingsError, first_line, nearest
+from dovetail.core.errors import SettingsError, first_line
 
 __all__ = ["ACTIVATIONS", "Activation", "Layer", "activation_of"]
 
@@ -57,16 +57,13 @@ def activation_of(given: Any) -> Activation:
     >>> activation_of("gelu")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.SettingsError: 'gelu' is no monotonic activation we know...say one of relu,
+    dovetail.core.errors.SettingsError: 'gelu' is no monotonic activation we know; say one of relu,
     tanh, sigmoid, leaky-relu, elu, celu, selu, softplus, hardtanh, relu6, identity
     """
     if isinstance(given, str):
         if given not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
-            raise SettingsError(
-                f"{given!r} is no monotonic activation we know{nearest(given, ACTIVATIONS)}; say "
-                f"one of {known}"
-            )
+            raise SettingsError(f"{given!r} is no monotonic activation we know; say one of {known}")
         return ACTIVATIONS[given]
     if not callable(given):
         raise SettingsError(f"an activation is a name or a function, not {type(given).__name__}")

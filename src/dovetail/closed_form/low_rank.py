@@ -22,7 +22,7 @@ from dovetail.closed_form.layers import Layer
 from dovetail.closed_form.network import Applied
 from dovetail.linalg.moments import Moments
 
-__all__ = ["cut_to_rank", "factored"]
+__all__ = ["cut_to_rank", "factored", "factors_of"]
 
 
 def cut_to_rank(layer: Layer, moments: Moments, rank: int) -> Layer:
@@ -45,8 +45,34 @@ def cut_to_rank(layer: Layer, moments: Moments, rank: int) -> Layer:
     return Layer(weights, bias, layer.activation)
 
 
+def factors_of(layer: Layer, rank: int | None = None) -> tuple[Layer, ...]:
+    r"""A layer as two, the first linear, where that is fewer numbers; else as it is.
+
+    Weights :math:`U \Sigma V^\top` become :math:`U \Sigma^{1/2}` and
+    :math:`\Sigma^{1/2} V^\top`, so that what goes between is neither large nor small.
+
+    Args:
+        layer: One whose weights are of low rank.
+        rank: Which, if that is known; else what rounding leaves of the singular values says.
+
+    >>> line = Layer(torch.ones(4, 4).double(), torch.zeros(4).double(), torch.relu)
+    >>> [tuple(each.weights.shape) for each in factors_of(line)]
+    [(4, 1), (1, 4)]
+    """
+    d, w = layer.weights.shape
+    u, s, vh = torch.linalg.svd(layer.weights, full_matrices=False)
+    if rank is None:
+        rank = max(1, int((s > max(d, w) * torch.finfo(s.dtype).eps * s[0]).sum()))
+    if rank * (d + w + 1) >= d * w:
+        return (layer,)
+    size = s[:rank].sqrt()
+    # Laid out as a module holds them, so that it multiplies in the same order.
+    down, up = (u[:, :rank] * size).T.contiguous().T, (vh[:rank].T * size).contiguous().T
+    return Layer(down, down.new_zeros(rank), nn.Identity()), Layer(up, layer.bias, layer.activation)
+
+
 def factored(layers: Sequence[Layer]) -> nn.Sequential:
-    """Layers as a float64 module; those of low rank become two where that is fewer weights.
+    """Layers as a float64 module; those of low rank become two where that is fewer numbers.
 
     >>> line = Layer(torch.ones(4, 4).double(), torch.zeros(4).double(), torch.relu)
     >>> [tuple(p.shape) for p in factored([line]).parameters()]
@@ -54,21 +80,16 @@ def factored(layers: Sequence[Layer]) -> nn.Sequential:
     """
     modules: list[nn.Module] = []
     for layer in layers:
-        modules += [_linear(layer), Applied(layer.activation)]
+        pieces = factors_of(layer)
+        linear = [_linear(each, bias=each is pieces[-1]) for each in pieces]
+        modules += [linear[0] if len(linear) == 1 else nn.Sequential(*linear)]
+        modules += [Applied(layer.activation)]
     return nn.Sequential(*modules).requires_grad_(False)
 
 
-def _linear(layer: Layer) -> nn.Module:
+def _linear(layer: Layer, *, bias: bool) -> nn.Linear:
     d, w = layer.weights.shape
-    u, s, vh = torch.linalg.svd(layer.weights, full_matrices=False)
-    rank = max(1, int((s > max(d, w) * torch.finfo(s.dtype).eps * s[0]).sum()))
-    if rank * (d + w) >= d * w:
-        whole = nn.Linear(d, w, dtype=torch.float64)
-        whole.load_state_dict({"weight": layer.weights.T, "bias": layer.bias})
-        return whole
-    down = nn.Linear(d, rank, bias=False, dtype=torch.float64)
-    up = nn.Linear(rank, w, dtype=torch.float64)
-    size = s[:rank].sqrt()
-    down.load_state_dict({"weight": size[:, None] * u[:, :rank].T})
-    up.load_state_dict({"weight": vh[:rank].T * size, "bias": layer.bias})
-    return nn.Sequential(down, up)
+    linear = nn.Linear(d, w, bias=bias, dtype=torch.float64)
+    state = {"weight": layer.weights.T} | ({"bias": layer.bias} if bias else {})
+    linear.load_state_dict(state)
+    return linear

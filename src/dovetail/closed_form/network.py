@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -10,9 +11,13 @@ from torch import Tensor, nn
 
 from dovetail.closed_form.layers import ACTIVATIONS, Layer
 from dovetail.core.errors import SettingsError
+from dovetail.core.plain import to_plain
+from dovetail.core.seeds import seeded
+from dovetail.parts.builders import find_builder
 from dovetail.parts.contract import Contract, Port, Preprocess
 from dovetail.parts.origin import Origin
-from dovetail.parts.part import Part, build
+from dovetail.parts.part import Part
+from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
 from dovetail.parts.weights import dtype_name
 
 __all__ = ["network_part", "two_columns"]
@@ -44,10 +49,10 @@ def network_part(
     classes: tuple[str, ...] | None = None,
     inputs: tuple[str, ...] | None = None,
 ) -> Part:
-    """The layers (the last is the head) as a part that ``mlp`` rebuilds.
+    """The layers (the last is the head) as a part that ``mlp`` rebuilds, or several in a row.
 
     Args:
-        layers: On raw inputs.
+        layers: On raw inputs; hidden ones with the activation, or linear.
         activation: As the user gave it; with a function of theirs there is no recipe.
         shape: Of one input.
         dtype: float64 or float32 weights.  Inputs may be of either.
@@ -62,34 +67,59 @@ def network_part(
     if dtype not in (torch.float32, torch.float64):
         raise SettingsError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
     ours = isinstance(activation, str) and activation in ACTIVATIONS
-    widths = tuple(layer.weights.shape[1] for layer in layers)
-    part = build(
-        "mlp",
-        shape=shape,
-        classes=widths[-1],
-        hidden=widths[:-1],
-        activation=activation if ours else "identity",
-        dtype=dtype_name(dtype),
-    )
+    recipe, names = _recipe(layers, activation if ours else "identity", shape, dtype_name(dtype))
+    with seeded(0, "weights"):  # drawn to be replaced, and the user's generator stays as it is
+        module = rebuild(recipe)
     state: dict[str, Tensor] = {}
-    for i, layer in enumerate(layers, start=1):
-        name = "head" if i == len(layers) else f"hidden{i}.linear"
-        state |= {f"{name}.weight": layer.weights.T, f"{name}.bias": layer.bias}
-    part.module.load_state_dict(state)
-    if not ours:
-        for i in range(1, len(layers)):
+    for name, layer in zip(names, layers, strict=True):
+        place = name if layer is layers[-1] else f"{name}.linear"
+        state |= {f"{place}.weight": layer.weights.T, f"{place}.bias": layer.bias}
+        if not ours and not _is_linear(layer):
             used = copy.deepcopy(activation) if isinstance(activation, nn.Module) else None
-            part.module.get_submodule(f"hidden{i}").act = used or Applied(activation)
+            module.get_submodule(name).act = used or Applied(activation)
+    module.load_state_dict(state)
     contract = Contract(
         takes=(Port(shape),),
-        gives=(Port((widths[-1],), dtype_name(dtype)),),
+        gives=(Port((layers[-1].weights.shape[1],), dtype_name(dtype)),),
         preprocess=_preprocess(shape),
         classes=classes,
         kind="regression" if classes is None else "classes",
         inputs=inputs,
     )
-    recipe = part.recipe if ours else None
-    return Part(part.module.eval(), contract, recipe, origin)
+    return Part(module.eval(), contract, recipe if ours else None, origin)
+
+
+def _recipe(
+    layers: list[Layer], activation: str, shape: tuple[int, ...], dtype: str
+) -> tuple[Recipe, list[str]]:
+    """What rebuilds the layers, and where each of them is in it.
+
+    A perceptron has one activation, so runs of linear layers, and of those with the activation, are
+    the fronts of perceptrons in a row; the last is a whole one.
+    """
+    *hidden, head = layers
+    runs = [list(run) for _, run in groupby(hidden, _is_linear)] or [[]]
+    recipes: list[Recipe] = []
+    names: list[str] = []
+    for run in runs:
+        last, before = run is runs[-1], f"{len(recipes)}." * (len(runs) > 1)
+        args = {
+            "shape": shape,
+            "classes": head.weights.shape[1] if last else 1,
+            "hidden": tuple(layer.weights.shape[1] for layer in run),
+            "activation": "identity" if run and _is_linear(run[0]) else activation,
+            "dtype": dtype,
+        }
+        whole = Build("mlp", to_plain(find_builder("mlp").arguments(args)))
+        recipes.append(whole if last else Cut(whole, f"hidden{len(run)}", "front"))
+        names += [f"{before}hidden{i}" for i in range(1, len(run) + 1)]
+        names += [f"{before}head"] * last
+        shape = (run[-1].weights.shape[1],) if run else shape
+    return (recipes[0] if len(recipes) == 1 else Join(tuple(recipes))), names
+
+
+def _is_linear(layer: Layer) -> bool:
+    return isinstance(layer.activation, nn.Identity)
 
 
 def two_columns(head: Layer) -> Layer:

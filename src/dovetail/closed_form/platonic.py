@@ -65,6 +65,10 @@ MUCH = 5e10
 TRUSTED = 1e-4 / torch.finfo(torch.float64).eps
 """The condition beyond which a solution from moments has fewer than four digits."""
 
+FAR = 2.0**64
+"""Targets grow by the root of the width a layer, and unbounded activations let them.  As far out as
+this every one of them is linear on either side, to the last digit, so a factor means nothing."""
+
 
 @dataclass(frozen=True)
 class LayerFit:
@@ -126,7 +130,7 @@ def platonic(
         projections: For each layer where its target comes from
             (:mod:`~dovetail.closed_form.projections`); the last goes on for the layers left over.
         tries: How many projections a layer tries, where they are random; the least LSD wins, on
-            all rows or, if they are many, on every so-manieth (:data:`ENOUGH`).
+            all rows or, if they are many, on some (:data:`ENOUGH`).
         target_scale: :math:`\alpha`.
         label_weight: :math:`\beta`, or ``"auto"``.
         solver: ``cholesky`` and ``eigen`` work on moments, ``pinv`` and ``lstsq`` on held rows.
@@ -181,6 +185,8 @@ def platonic(
         ]
         if rank is not None:
             candidates = [cut_to_rank(each, moments, rank) for each in candidates]
+        if float(moments.features.trace()) > FAR**2 * moments.weight:
+            candidates = [_brought_nearer(each, moments) for each in candidates]
         before = moments.rows
         step = max(1, before // max(ENOUGH, ENOUGH_A_UNIT * width))
         which, moments, rows = rows.best_of(candidates, _distances, step)
@@ -258,6 +264,18 @@ def _check(
         raise SettingsError(f"ema is a decay between 0 and 1, or None; got {ema}")
     if patience is not None and patience < 1:
         raise SettingsError(f"patience is one layer or more, or None; got {patience}")
+
+
+def _brought_nearer(layer: Layer, moments: Moments) -> Layer:
+    """The layer times a power of two, so that what enters its activation is not beyond FAR."""
+    far = torch.tensor([[-FAR, FAR]], dtype=torch.float64, device=layer.bias.device)
+    bend = float((layer.activation(2 * far) - 2 * layer.activation(far)).abs().max())
+    spread = float((layer.weights * (moments.features @ layer.weights)).sum()) / moments.weight
+    size = math.sqrt(spread / layer.weights.shape[1])
+    if bend > 2.0**-53 * FAR or not FAR < size < math.inf:
+        return layer
+    factor = 2.0 ** -round(math.log2(size / FAR))
+    return Layer(factor * layer.weights, factor * layer.bias, layer.activation)
 
 
 def _is_finite(layer: Layer) -> bool:

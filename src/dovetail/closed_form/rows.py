@@ -35,11 +35,14 @@ __all__ = [
     "StreamedRows",
     "check_alike",
     "moments_of",
+    "one_in",
     "reweighed",
 ]
 
 BLOCK = 4096
 """Rows of a block, for whoever makes blocks."""
+_GOLDEN = 2654435769
+"""The golden ratio's fraction of 2**32."""
 NUMBERS, FEWEST = 1 << 20, 256
 """How much of held rows is worked on at once: 8 MB, but no fewer rows than these."""
 
@@ -74,7 +77,7 @@ class Rows(Protocol):
     ) -> tuple[int, Moments, Self]:
         """Which layer leaves the least, its moments, and the rows behind it.
 
-        Every ``step``-th row decides between several layers.
+        One row in ``step`` decides between several layers.
         """
         ...
 
@@ -142,9 +145,9 @@ class HeldRows:
         return replace(self, importance=torch.cat(found))
 
     def _every(self, step: int) -> HeldRows:
-        weights = None if self.weights is None else self.weights[::step]
-        z = self.z[::step].contiguous()  # once, and not for each try
-        return HeldRows(z, self.y[::step], weights, shared=self.shared)
+        some = one_in(step, 0, len(self.z)).to(self.z.device)
+        weights = None if self.weights is None else self.weights[some]
+        return HeldRows(self.z[some], self.y[some], weights, shared=self.shared)
 
     def _behind(self, layer: Layer) -> tuple[Tensor, Moments]:
         width = layer.weights.shape[1]
@@ -208,11 +211,11 @@ class StreamedRows:
         return which, moments, replace(self, layers=(*self.layers, layers[which]))
 
     def _behind(self, layers: Sequence[Layer], step: int = 1) -> list[Moments]:
-        """The moments behind each layer, of every ``step``-th row."""
+        """The moments behind each layer, of one row in ``step``."""
         several: list[Moments] = []
         seen = 0
         for z, y, weights, _ in self.blocks():
-            some = slice(-seen % step, None, step)
+            some = slice(None) if step == 1 else one_in(step, seen, len(z)).to(z.device)
             seen += len(z)
             if not several:
                 several = [Moments(each.weights.shape[1], y.shape[1], z.device) for each in layers]
@@ -243,6 +246,20 @@ def check_alike(before: int, after: int) -> None:
             f"the batches gave {before} rows in one pass and {after} in the next; they must give "
             "the same rows, in the same order, whenever they are asked"
         )
+
+
+def one_in(step: int, start: int, count: int) -> Tensor:
+    r"""Which of ``count`` rows from number ``start`` on are one in ``step``, ``[count]``.
+
+    Row :math:`i` is if the fraction of :math:`i\varphi`, :math:`\varphi` the golden ratio, is below
+    one by ``step``: evenly spread, and out of step with whatever rhythm the rows have.  Every tenth
+    of rows whose classes take turns would be all of one class.
+
+    >>> one_in(3, 0, 12).nonzero().flatten()
+    tensor([ 0,  2,  5,  7, 10])
+    """
+    places = torch.arange(start, start + count) * _GOLDEN % (1 << 32)
+    return places < (1 << 32) // step
 
 
 def moments_of(rows: Rows) -> Moments:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from dovetail.closed_form.layers import Activation, activation_of
+from dovetail.closed_form.layers import ACTIVATIONS, Activation, activation_of
 from dovetail.closed_form.platonic import SOLVERS
 from dovetail.closed_form.projections import PROJECTIONS
 from dovetail.core.errors import SettingsError, nearest, shown
@@ -38,6 +38,7 @@ class Settings:
     solver: str
     ema: float | None
     patience: int | None
+    rank: int | None
     seed: int
 
     def projections_for(self, inputs: int, rows: int) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ def settings_of(given: Any, *, streamed: bool) -> Settings:
         )
     return Settings(
         widths=widths,
-        activation=activation_of(given.activation),
+        activation=_activation(given.activation),
         projections=_projections(given.projection, len(widths)),
         tries=_whole("n_tries", given.n_tries),
         target_scale=_number("target_scale", given.target_scale, positive=True),
@@ -80,6 +81,7 @@ def settings_of(given: Any, *, streamed: bool) -> Settings:
         solver=solver,
         ema=None if given.ema is None else _share("ema", given.ema),
         patience=None if given.patience is None else _whole("patience", given.patience),
+        rank=None if given.rank is None else _whole("rank", given.rank),
         seed=seed_of(given.random_state),
     )
 
@@ -92,6 +94,11 @@ def _widths(given: Any) -> tuple[int, ...]:
             f"hidden_layer_sizes is a tuple with a width for each hidden layer, not {shown(given)}"
         )
     return tuple(_whole("hidden_layer_sizes", each) for each in given)
+
+
+def _activation(given: Any) -> Activation:
+    name = isinstance(given, str)
+    return activation_of(_one_of("activation", given, tuple(ACTIVATIONS)) if name else given)
 
 
 def _projections(given: Any, layers: int) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError, nearest
 from dovetail.dist.averaging_record import Exchanges
-from dovetail.dist.group import from_each, rank_and_size, told_by_each
-from dovetail.dist.packed_mean import Packing, State, mean_of, packed, unpacked
+from dovetail.dist.group import check_group, from_each, rank_and_size, told_by_each
+from dovetail.dist.packed_mean import Packing, State, mean_of, packed, size_of, unpacked
 
 __all__ = ["AS_USUAL", "Averaging"]
 
@@ -70,6 +70,7 @@ class Averaging:
         if not isinstance(every, int) or every < 1:
             raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
         _check(packing)
+        check_group()
         self.module, self.every = module, every
         self.packing, self.error_feedback = packing, error_feedback
         self._steps, self._settled = 0, True
@@ -103,6 +104,8 @@ class Averaging:
             any(not data for data in from_each(b""))
             raise
 
+        size = size_of(message.values)
+
         def arriving() -> Iterator[State]:
             nonlocal bits
             for source, data in enumerate(from_each(message.data)):
@@ -111,7 +114,7 @@ class Averaging:
                         f"process {source} could not pack its weights; its own message says why"
                     )
                 bits += 8 * len(data)
-                yield message.values if source == rank else unpacked(data, self.packing)
+                yield message.values if source == rank else unpacked(data, self.packing, size)
 
         mean = mean_of(arriving())
         with torch.no_grad():
@@ -223,7 +226,7 @@ class Averaging:
         mine = dict(_shared(self.module, frozen=True))
         first, *_ = from_each(packed(mine, {}, None).data if rank == 0 else b"")
         with torch.no_grad():
-            for name, value in unpacked(first, None).items():
+            for name, value in unpacked(first, None, 0).items():
                 mine[name].copy_(value)
 
 

@@ -69,6 +69,8 @@ class Exchanges(Record, kind="exchanges"):
         return (Table(("measure", "value"), summary, ("", ".4g")), *curves)
 
     def __repr__(self) -> str:
+        if not self.rows:
+            return f"Exchanges(none yet, {self.processes} process{'es' * (self.processes > 1)})"
         return (
             f"Exchanges({self.processes} processes, {len(self.rows)} times {self.weights} weights "
             f"at {self.bits_a_weight:.2f} bits: {self.ratio:.1f} times fewer)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import count
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar
@@ -16,9 +17,14 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from dovetail.core.errors import SettingsError
 
 __all__ = [
     "Mergeable",
+    "check_group",
     "from_each",
     "is_distributed",
     "merge_across",
@@ -46,6 +52,8 @@ class Mergeable(Protocol):
 
 
 _M = TypeVar("_M", bound=Mergeable)
+
+_groups = count()
 
 
 def is_distributed() -> bool:
@@ -76,17 +84,38 @@ def under_torchrun() -> Iterator[None]:
     ...     rank_and_size()
     (0, 1)
     """
-    if is_distributed() or int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+    if is_distributed() or _started() == 1:
         yield
         return
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    store, rank, size = next(rendezvous("env://"))
+    # A name of its own: under that of a group taken down before, processes would find where its
+    # members were, and wait for them for ever.
+    store = PrefixStore(f"dovetail {next(_groups)}", store)
+    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size)
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def check_group() -> None:
+    """Refuse to go on alone in one of several processes that nobody made a group of.
+
+    >>> check_group()
+    """
+    if not is_distributed() and (started := _started()) > 1:
+        raise SettingsError(
+            f"torchrun started {started} processes, but each would work alone: call "
+            "torch.distributed.init_process_group() first"
+        )
+
+
+def _started() -> int:
+    """How many processes ``torchrun`` started; one without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def merge_across(stats: _M) -> _M:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from dovetail.core.errors import ContractError
 
-__all__ = ["Average", "Message", "Packing", "averaged", "mean_of", "packed", "unpacked"]
+__all__ = ["Average", "Message", "Packing", "averaged", "mean_of", "packed", "size_of", "unpacked"]
 
 State = dict[str, Tensor]
 Packing = Mapping[str, Any] | None
@@ -114,7 +114,7 @@ def packed(
         from dovetail.pack.compressing import compress  # most trainings need no coder
 
         data = compress(sent, **packing)
-    values = unpacked(data, packing)
+    values = unpacked(data, packing, size_of(sent), into=sent)  # which nobody needs any more
     lost, total, missed = {}, 0.0, 0.0
     for name, want in wanted.items():
         if want.is_floating_point():
@@ -126,17 +126,28 @@ def packed(
     return Message(data, values, lost, (missed / total) ** 0.5 if total > 0 else 0.0)
 
 
-def unpacked(data: bytes, packing: Packing) -> State:
-    """What a message says.
+def unpacked(
+    data: bytes, packing: Packing, size: int, into: Mapping[str, Tensor] | None = None
+) -> State:
+    """What a message of tensors of ``size`` bytes says, perhaps in memory that is there already.
 
-    >>> unpacked(packed({"w": torch.ones(3)}, {}, None).data, None)
+    >>> unpacked(packed({"w": torch.ones(3)}, {}, None).data, None, 12)
     {'w': tensor([1., 1., 1.])}
     """
     if packing is None:
         return load(data)
     from dovetail.pack.decompressing import decompress
 
-    return decompress(data)
+    return decompress(data, most_bytes=size, into=into)
+
+
+def size_of(state: Mapping[str, Tensor]) -> int:
+    """Bytes of all tensors in memory.
+
+    >>> size_of({"w": torch.ones(3), "n": torch.tensor(1)})
+    20
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def mean_of(states: Iterable[Mapping[str, Tensor]]) -> State:

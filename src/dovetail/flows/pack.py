@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace as exchanged
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dovetail.core.errors import DovetailError, FormatError, SettingsError
+from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.progress import progress
-from dovetail.core.views import Table, Text, View
+from dovetail.core.records import Record
+from dovetail.core.views import Text, View
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.outcome import Outcome
-from dovetail.flows.pack_places import beside, free, matching, size_of
+from dovetail.flows.pack_places import (
+    DEFAULT_SHELF,
+    free,
+    is_container,
+    is_packed,
+    located,
+    matching,
+    place_for,
+    put,
+)
+from dovetail.flows.pack_shelf import every_part
 from dovetail.flows.packing import pack_part
 from dovetail.flows.shelving import notes_of
 from dovetail.pack.quality_record import PackSearch
+from dovetail.pack.rules import Rules
 from dovetail.pack.writing import write
-from dovetail.parts.disk import is_part_folder, read_facts
+from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.listing import shown_bytes
-from dovetail.shelf.names import check_name
-from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 
 __all__ = ["pack", "pack_all"]
@@ -41,8 +55,8 @@ def pack(
     task: str | None = None,
     loss_budget: float | None = None,
     points: float | None = None,
-    margin: float = 2.576,
-    shelf: str | Path = "shelf",
+    margin: float | None = None,
+    shelf: str | Path | None = None,
     data: str | Path | None = None,
     task_options: dict[str, Any] | None = None,
     **how: Any,
@@ -53,39 +67,32 @@ def pack(
     ``-packed`` (a file: with ``.dovepack``).  ``how`` are the options of :func:`pack_part`.
     """
     source = Path(ref)
-    if source.is_file() or source.suffix == ".safetensors":
-        asked = (task, name, loss_budget, points)
+    if source.is_file() or source.suffix in (".safetensors", ".dovepack"):
+        if is_container(source):
+            raise FormatError(
+                f"{source} is packed already; pack the file that it was made of, or unpack it "
+                f"first ('dovetail unpack {source}'; what was rounded stays so)"
+            )
+        asked = (task, name, loss_budget, points, shelf)
         if any(said is not None for said in asked) or how.get("rule") == "gradient":
             raise SettingsError(
-                "a file of tensors is no part: no --task, --rule gradient, budget or --name"
+                "a file of tensors is no part: no --task, --rule gradient, budget, --name or "
+                "--shelf; it goes where --to says"
             )
         return _pack_file(source, to or source.with_suffix(".dovepack"), replace, how)
-    from_folder = is_part_folder(source)
-    if to is None and name is None and from_folder:
-        to = beside(source, PACKED)
-    if to is not None:
-        free(to, replace, source)
-    else:
-        name = check_name(name or f"{name_of(ref)}{PACKED}")
-    part = find_part(ref, shelf)
+    source = located(ref, shelf, ".safetensors")
+    place = place_for(ref, source, PACKED, to=to, name=name, replace=replace, shelf=shelf)
+    budget = _budget(task, how.get("rule"), loss_budget, points, margin)
+    part = find_part(ref, place.shelf)
     loaded = load_task(task, data=data, **(task_options or {})) if task else None
-    packed, record, search = pack_part(
-        part,
-        loaded,
-        loss_budget=loss_budget,
-        points=points,
-        margin=margin,
-        name=name_of(ref),
-        **how,
-    )
-    if to is not None:
-        packed.save_pretrained(to, overwrite=replace)
-        where, size = str(to), size_of(to)
-    else:
-        entry = Shelf(shelf).add(packed, str(name))
-        where, size = entry.ref, entry.bytes
+    with _in_flags():
+        packed, record, search = pack_part(part, loaded, name=name_of(ref), **budget, **how)
+    where, size = put(packed, place, replace)
     said = Text(f"{where} is packed: {shown_bytes(size)} with all its files.", style="heading")
     notes = notes_of([] if loaded is None else [loaded], False)
+    if part.packed is not None:
+        twice = f"{ref} was packed already, and its weights are rounded a second time."
+        notes.append(Text(f"{twice} Better pack the original.", style="warning"))
     return Outcome(
         view=(*notes, *record.view(), *_searched(search), said),
         data={**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size},
@@ -114,59 +121,77 @@ def _searched(search: PackSearch | None) -> View:
     return (*found, Text(why, style="warning"))
 
 
-def pack_all(*, to: Path | None = None, shelf: str | Path = "shelf", **how: Any) -> Outcome:
+def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: Any) -> Outcome:
     """Pack the latest version of every part that is not packed yet.
 
     They go to the same shelf under names that end with ``-packed``, or to the shelf ``to`` under
     their own.  What is damaged, or cannot be packed, is told and left out.
     """
-    source = Shelf(shelf, create=False)
-    latest = {entry.name: entry for entry in source.entries()}
-    store = source if to is None else Shelf(to)
-    store.check_writable()
-    rows: list[tuple[str, str | None, int, int | None, str | None]] = []
-    with progress("packing", len(latest)) as step:
-        for name, entry in latest.items():
-            rows.append(_packed_entry(entry, store, name if to else f"{name}{PACKED}", how))
-            step(entry.ref)
-    done = [row for row in rows if row[1] is not None]
-    table = Table(
-        ("part", "packed", "size", "packed size", "why not"),
-        tuple((a, b, shown_bytes(c), d and shown_bytes(d), e) for a, b, c, d, e in rows),
-    )
-    facts = [
-        {"part": a, "to": b, "bytes_before": c, "bytes": d, "why_not": e} for a, b, c, d, e in rows
-    ]
-    before, after = sum(row[2] for row in done), sum(row[3] or 0 for row in done)
-    said = f"{len(done)} packed: {shown_bytes(before)} became {shown_bytes(after)}."
-    return Outcome((table, Text(said, style="heading")), {"parts": facts})
+    # Settings that are wrong for one part are wrong for all.
+    Rules(**{name: value for name, value in how.items() if name != "rule"})
+    records: list[Record] = []
+
+    def packed(entry: Entry) -> Part | str:
+        if entry.problem is None and is_packed(entry):
+            return "packed already"
+        part = entry.load()
+        if not part.module.state_dict():
+            return "without weights"
+        with _in_flags():
+            made = pack_part(part, name=entry.name, **how)
+        records.append(made.record)
+        return made.part
+
+    outcome = every_part(packed, "packed", PACKED, shelf=shelf or DEFAULT_SHELF, to=to)
+    return exchanged(outcome, records=tuple(records))
 
 
-def _packed_entry(
-    entry: Entry, store: Shelf, name: str, how: dict[str, Any]
-) -> tuple[str, str | None, int, int | None, str | None]:
+def _budget(
+    task: str | None,
+    rule: str | None,
+    loss_budget: float | None,
+    points: float | None,
+    margin: float | None,
+) -> dict[str, Any]:
+    """What was said of a budget, if it can be one and there is a task to keep it on."""
+    said = {"loss_budget": loss_budget, "points": points, "margin": margin}
+    given = {name: value for name, value in said.items() if value is not None}
+    for name, value in given.items():
+        if not 0 <= value < math.inf:
+            flag = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{flag} is a finite number and not negative, got {value:g}")
+    if task is None and (rule == "gradient" or loss_budget is not None or points is not None):
+        raise SettingsError("a budget and --rule gradient need a task to measure on: say --task")
+    return given
+
+
+_LOSSLESS = re.compile(r"lossless=\('([^']*)',\)")
+
+
+@contextmanager
+def _in_flags() -> Iterator[None]:
+    """An error that tells which tensor to keep exactly does so as one would type it."""
     try:
-        if entry.problem is None and read_facts(entry.folder, check_hashes=False).is_packed:
-            return entry.ref, None, entry.bytes, None, "packed already"
-        packed = pack_part(entry.load(), name=entry.name, **how).part
-        placed = store.add(packed, name)
-    except DovetailError as error:
-        return entry.ref, None, entry.bytes, None, str(error)
-    return entry.ref, placed.ref, entry.bytes, placed.bytes, None
+        yield
+    except TaskError as error:
+        raise TaskError(_LOSSLESS.sub(r"--lossless '\1'", str(error))) from None
 
 
 def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Outcome:
     """A safetensors file as a container, one tensor in memory at a time."""
     free(to, replace, source)
-    if not source.exists():
-        raise FormatError(f"{source}: no such file")
-    options = {name: value for name, value in how.items() if name != "rule" and value is not None}
+    options = {name: value for name, value in how.items() if name != "rule"}
     try:
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="pt") as file, _in_flags():
+            if not file.keys():
+                raise FormatError(f"{source}: no tensors in it; there is nothing to pack")
             matching(how.get("lossless", ()), file.keys())
             packed = write(to, _tensors(file), metadata=file.metadata(), **options)
     except (SafetensorError, OSError) as error:
-        raise FormatError(f"{source}: not a safetensors file ({error})") from None
+        raise FormatError(
+            f"{source}: not a safetensors file ({error}); weights in another format are saved as "
+            "one first, by safetensors.torch.save_file"
+        ) from None
     before, after = source.stat().st_size, to.stat().st_size
     said = Text(
         f"{to}: {shown_bytes(after)} instead of {shown_bytes(before)} ({before / after:.2f}×).",

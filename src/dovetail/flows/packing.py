@@ -27,6 +27,9 @@ __all__ = ["PackedPart", "Rule", "pack_part"]
 
 Rule = Literal["entropy", "gradient"]
 RULES: tuple[Rule, ...] = ("entropy", "gradient")
+MARGIN = 2.576
+"""Standard errors that one in two hundred exceeds."""
+
 MOST_CALLS = 100
 """How often a search for the bits may measure the validation split."""
 
@@ -50,7 +53,7 @@ def pack_part(
     lossless: Sequence[str] = (),
     loss_budget: float | None = None,
     points: float | None = None,
-    margin: float = 2.576,
+    margin: float | None = None,
     seed: int = 0,
     name: str | None = None,
 ) -> PackedPart:
@@ -68,7 +71,7 @@ def pack_part(
         loss_budget: The smallest container whose mean validation loss rises by no more, with a
             margin for chance (see :func:`dovetail.pack.quality.smallest_within`).
         points: The same for the accuracy, in points of a hundred.
-        margin: How many standard errors of the rise must fit into the budget, too.
+        margin: How many standard errors of the rise must fit into the budget, too (2.576).
         seed: Of the weights and examples that are sampled.
         name: What the record calls the part; by default its recipe.
 
@@ -79,17 +82,22 @@ def pack_part(
     """
     part = as_part(part)
     by = _rule(rule, bits, loss_budget, points, task)
+    if margin is not None and by not in ("loss budget", "points"):
+        raise SettingsError("margin is of a budget; give loss_budget or points with it")
+    state = {key: tensor.detach().cpu() for key, tensor in part.module.state_dict().items()}
+    if not state:
+        raise SettingsError(f"{name or part.described!r} has no weights; there is nothing to pack")
+    matching(lossless, state)
     if task is not None:
         need_test(task)
     before = {} if task is None else evaluate(part, task).measures
-    state = {key: tensor.detach().cpu() for key, tensor in part.module.state_dict().items()}
-    matching(lossless, state)
     settings: dict[str, Any] = {"channels": channels, "lossless": list(lossless), "seed": seed}
     search: PackSearch | None = None
     if by in ("loss budget", "points"):
         assert task is not None
         budget = points if loss_budget is None else loss_budget
         assert budget is not None
+        margin = MARGIN if margin is None else margin
         measure = losses_with(part, task, points=loss_budget is None)
         with progress("searching", MOST_CALLS) as step:
             chosen = smallest_within(

@@ -53,7 +53,7 @@ def write_plain(source: Path, to: Path, *, most_bytes: int | None = None) -> Non
     >>> load_file(folder / "a.safetensors")["b"]
     tensor([0., 1.])
     """
-    with opened(source) as container:
+    with opened(source, most_bytes) as container:
         header, places = _header(container.index)
         found = tensors(container, most_bytes=most_bytes)
         first = next(found, None)  # what is too large is refused before a file is begun

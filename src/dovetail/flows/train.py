@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
-from dovetail.core.records import slug
+from dovetail.core.records import Record, slug
 from dovetail.core.views import Text
 from dovetail.dist.group import rank_and_size, under_torchrun
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.nets import net_for
 from dovetail.flows.outcome import Outcome
 from dovetail.flows.runs import Run
-from dovetail.flows.shelving import also, need_test, notes_of, with_measures
-from dovetail.flows.train_closed_form import train_closed_form
+from dovetail.flows.shelving import also, need_test, notes_of, shelve, with_measures
+from dovetail.flows.train_closed_form import network_asked, solve
 from dovetail.flows.train_many import train_compatible
 from dovetail.flows.train_self import train_self_supervised
 from dovetail.parts.part import Part
-from dovetail.running.evaluate import evaluate
+from dovetail.running.evaluate import Evaluation, evaluate
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
+from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Fit
 from dovetail.train.modular import modular
@@ -42,6 +43,13 @@ _WHOLE, _MODULAR, _SELF, _COMPATIBLE, _CLOSED = WAYS
 OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
+            *("epochs", "batch_size", "optimiser", "lr", "weight_decay", "schedule", "clip"),
+            *("augment", "device", "resume", "checkpoint_seconds"),
+        ),
+        (_WHOLE, _MODULAR, _SELF, _COMPATIBLE),  # all that go step by step
+    ),
+    **dict.fromkeys(
+        (
             *("objective", "labels_per_class", "supervision", "pairs"),
             *("head_loss", "head_epochs", "modules"),
         ),
@@ -51,7 +59,10 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         ("by", "scheme", "channels", "auxiliary", "common", "project_conflicts"), (_COMPATIBLE,)
     ),
     **dict.fromkeys(
-        ("projection", "tries", "ridge", "solver", "target_scale", "label_weight", "ema"),
+        (
+            *("projection", "tries", "ridge", "solver", "target_scale", "label_weight", "ema"),
+            *("rank", "precision"),
+        ),
         (_CLOSED,),
     ),
     "at": (_MODULAR, _SELF, _COMPATIBLE),
@@ -61,6 +72,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "extra_bits": (_WHOLE,),
 }
 """Options that only some ways to train have."""
+
+SWITCHES = ("modules", "project_conflicts")
+"""Those of them that are off unless said, and say nothing while they are."""
 
 
 def train(
@@ -101,7 +115,7 @@ def train(
     if how == _CLOSED:
         if len(sources) != 1 or starts:
             raise SettingsError("--how closed-form fits one new network to one task")
-        return train_closed_form(sources[0], **{**about, "net": net}, **options)
+        return _solve_one(sources[0], **{**about, "net": net}, **options)
     if how == _COMPATIBLE:
         return train_compatible(sources, starts=starts, **about, **options)
     if len(sources) != 1 or len(starts) > 1:
@@ -180,33 +194,90 @@ def _train_one(
     if not first:
         return Outcome(view=(), data={})  # all hold the same network; one of them shelves it
     test = evaluate(fit.part, task)
-    trained = with_measures(fit.part, {f"test {k}": value for k, value in test.measures.items()})
-    entry = store.add(trained, name)
+    trained = _with_test(fit.part, test)
     others = _pieces(fit) if modules else {}
     others |= {} if snapshots is None else _epochs(snapshots, trained)
-    beside = [store.add(part, f"{name}.{suffix}") for suffix, part in others.items()]
+    outcome = _shelved(
+        store,
+        {name: trained} | {f"{name}.{suffix}": part for suffix, part in others.items()},
+        task,
+        fit.record,
+        test,
+        resumed=run.resumed,
+        epochs=len(getattr(fit.record, "rows", ())),
+    )
     run.clear()
-    headline = next(iter(test.measures.items()))
+    return outcome
+
+
+def _solve_one(
+    source: str,
+    *,
+    net: str | None,
+    args: dict[str, Any] | None,
+    name: str | None,
+    shelf: str | Path,
+    data: str | Path | None,
+    task_options: dict[str, Any] | None,
+    **options: Any,
+) -> Outcome:
+    """Solve for a network for one task, measure on the test split, shelve."""
+    network = network_asked(net, args)
+    task = load_task(source, data=data, **(task_options or {}))
+    need_test(task)
+    name = check_name(name or f"mlp-{slug(task.name)}")
+    part, record, test = solve(task, network, **options)
+    return _shelved(
+        Shelf(shelf),
+        {name: _with_test(part, test)},
+        task,
+        record,
+        test,
+        layers=record.to_plain()["data"],
+        precision=record.settings["precision"],
+    )
+
+
+def _with_test(part: Part, test: Evaluation) -> Part:
+    return with_measures(part, {f"test {name}": value for name, value in test.measures.items()})
+
+
+def _shelved(
+    store: Shelf,
+    parts: dict[str, Part],
+    task: Task,
+    record: Record,
+    test: Evaluation,
+    *,
+    resumed: bool = False,
+    **facts: Any,
+) -> Outcome:
+    """Put what was made on the shelf, the network first, and say so.
+
+    ``facts`` are data beside what every way to train has to tell.
+    """
+    entry, *beside = shelve(store, parts).values()
+    name, value = next(iter(test.measures.items()))
     said = (
         f"{entry.ref} is on the shelf '{store.folder}': "
-        f"test {headline[0]} {headline[1]:.4f} on {test.n} examples"
+        f"test {name} {value:.4f} on {test.n} examples"
     )
     return Outcome(
         view=(
-            *notes_of([task], run.resumed),
-            *fit.record.view(),
+            *notes_of([task], resumed),
+            *record.view(),
             *also(beside),
             Text(said, style="heading"),
         ),
         data={
             "ref": entry.ref,
-            "measures": trained.origin.measured,
-            "epochs": len(getattr(fit.record, "rows", ())),
-            "resumed": run.resumed,
-            "also": [entry.ref for entry in beside],
+            "measures": next(iter(parts.values())).origin.measured,
+            "resumed": resumed,
+            "also": [each.ref for each in beside],
             "notes": task.notes,
+            **facts,
         },
-        records=(fit.record, test),
+        records=(record, test),
     )
 
 
@@ -223,17 +294,17 @@ def _packing(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(name: str, value: Any) -> bool:
-    """Whether an option was chosen; a flag that is off was not."""
-    return value is not None and not (value is False and name in OPTIONS)
+    """Whether an option was chosen; a switch that is off was not."""
+    return value is not None and not (value is False and name in SWITCHES)
 
 
 def _refuse_stray_options(how: str, options: dict[str, Any]) -> None:
     for name, ways in OPTIONS.items():
         if name in options and how not in ways:
-            raise SettingsError(
-                f"--{name.replace('_', '-')} is an option of --how {' or '.join(ways)}, not of "
-                f"--how {how}"
-            )
+            *most, last = ways
+            owners = f"{', '.join(most)} or {last}" if most else last
+            flag = f"--{'no-' * (options[name] is False)}{name.replace('_', '-')}"
+            raise SettingsError(f"{flag} is an option of --how {owners}, not of --how {how}")
 
 
 def _pieces(fit: Fit) -> dict[str, Part]:

@@ -1,90 +1,81 @@
-"""Fit a network to a task in closed form, and put it on the shelf."""
+"""Fit a network to a task in closed form, in the words of the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 
 from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.fit_record import PlatonicFit
 from dovetail.closed_form.regressor import PlatonicRegressor
-from dovetail.core.errors import SettingsError, TaskError
-from dovetail.core.records import slug
-from dovetail.core.views import Text
-from dovetail.flows.outcome import Outcome
-from dovetail.flows.shelving import need_test, notes_of, with_measures
-from dovetail.running.evaluate import evaluate
-from dovetail.shelf.names import check_name
-from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.flows.shelving import with_measures
+from dovetail.parts.part import Part
+from dovetail.running.evaluate import Evaluation, evaluate
+from dovetail.tasks.task import Task
 
-__all__ = ["train_closed_form"]
+__all__ = ["PRECISIONS", "network_asked", "solve"]
 
-STEPWISE = (
-    *("epochs", "batch_size", "optimiser", "lr", "weight_decay", "schedule", "device"),
-    *("resume", "checkpoint_seconds"),
-)
-"""What every training has that goes step by step; here there are none, so these say nothing."""
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+"""What the weights may be kept in; they are solved for in float64."""
 
 
-def train_closed_form(
-    source: str,
-    *,
-    net: str | None = None,
-    args: dict[str, Any] | None = None,
-    name: str | None = None,
-    shelf: str | Path = "shelf",
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
-    projection: Sequence[str] | None = None,
-    tries: int = 5,
-    ridge: float | str = "auto",
-    solver: str = "auto",
-    target_scale: float = 1.0,
-    label_weight: float | str = "auto",
-    ema: float | None = None,
-    patience: int | None = None,
-    seed: int = 0,
-    **options: Any,
-) -> Outcome:
-    """Fit a multi-layer perceptron by platonic projections, measure on the test split, shelve.
+def network_asked(net: str | None, args: dict[str, Any] | None) -> dict[str, Any]:
+    """The arguments of an estimator that ``--net`` and ``--set`` stand for.
 
-    ``args`` may say ``hidden`` and ``activation``, as for ``mlp``.
+    >>> network_asked(None, {"hidden": [64, 32]})
+    {'hidden_layer_sizes': (64, 32), 'activation': 'relu'}
     """
     if net not in (None, "mlp"):
         raise SettingsError(
             f"closed form makes multi-layer perceptrons, not {net!r}; leave out --net and say the "
             "widths, as --set hidden=[64,32]"
         )
-    if stray := [each for each, value in options.items() if each not in STEPWISE and value]:
-        raise SettingsError(f"--{stray[0].replace('_', '-')} is about steps; closed form has none")
     known = {"hidden": (100,), "activation": "relu", **(args or {})}
     if other := sorted(set(known) - {"hidden", "activation"}):
         raise SettingsError(f"--set {other[0]}: closed form takes hidden= and activation= alone")
     hidden = known["hidden"] if isinstance(known["hidden"], list | tuple) else (known["hidden"],)
-    task = load_task(source, data=data, **(task_options or {}))
+    return {"hidden_layer_sizes": tuple(hidden), "activation": known["activation"]}
+
+
+def solve(
+    task: Task,
+    network: dict[str, Any],
+    *,
+    projection: Sequence[str] | None = None,
+    tries: int = 5,
+    precision: str = "float32",
+    seed: int = 0,
+    **options: Any,
+) -> tuple[Part, PlatonicFit, Evaluation]:
+    """Fit a multi-layer perceptron to the training split, and measure it on the test split.
+
+    Args:
+        task: Of classes or numbers.
+        network: What :func:`network_asked` gives.
+        projection: One, or one for each layer.
+        tries: How many projections a layer tries.
+        precision: What the part's weights are rounded to; the record notes what that costs.
+        seed: Of random projections.
+        options: Further arguments of the estimators.
+    """
+    if precision not in PRECISIONS:
+        raise SettingsError(f"unknown precision {precision!r}{nearest(precision, PRECISIONS)}")
     if task.kind not in ("classes", "regression"):
         raise TaskError(
             f"{task.name!r} is a task of kind {task.kind}; closed form fits classes and numbers"
         )
-    need_test(task)
-    name = check_name(name or f"mlp-{slug(task.name)}")
     settings = {
-        "hidden_layer_sizes": tuple(hidden),
-        "activation": known["activation"],
+        **network,
         "projection": "auto" if projection is None else _one_or_several(projection),
         "n_tries": tries,
-        "target_scale": target_scale,
-        "label_weight": label_weight,
-        "ridge": ridge,
-        "solver": solver,
         "random_state": seed,
-        "ema": ema,
-        "patience": patience,
+        **options,
     }
     inputs, targets = task.subset("train")
     if task.kind == "classes":
@@ -93,32 +84,26 @@ def train_closed_form(
         )
     else:
         estimator = PlatonicRegressor(**settings).fit(inputs, targets)
-    part = estimator.to_part(dtype=torch.float32)
-    origin = replace(part.origin, task=task.name, task_fingerprint=task.fingerprint)
-    part = part.changed(origin=origin)
-    test = evaluate(part, task)
-    fitted = with_measures(part, {f"test {k}": value for k, value in test.measures.items()})
-    store = Shelf(shelf)
-    entry = store.add(fitted, name)
-    headline = next(iter(test.measures.items()))
-    said = (
-        f"{entry.ref} is on the shelf '{store.folder}': "
-        f"test {headline[0]} {headline[1]:.4f} on {test.n} examples"
-    )
-    return Outcome(
-        view=(
-            *notes_of([task], False),
-            *estimator.record_.view(),
-            Text(said, style="heading"),
-        ),
-        data={
-            "ref": entry.ref,
-            "measures": fitted.origin.measured,
-            "layers": estimator.record_.to_plain()["data"],
-            "notes": task.notes,
-        },
-        records=(estimator.record_, test),
-    )
+    part = estimator.to_part(PRECISIONS[precision])
+    told = {**estimator.record_.settings, "precision": precision}
+    origin = replace(part.origin, settings=told, task=task.name, task_fingerprint=task.fingerprint)
+    part, test = part.changed(origin=origin), evaluate(part, task)
+    if precision == "float64":
+        note = "The weights are shelved in float64, as they were solved for."
+    else:
+        exact = evaluate(estimator.to_part(), task).measures
+        if any(isfinite(exact[name]) and not isfinite(test.measures[name]) for name in exact):
+            raise SettingsError(
+                f"some layers give numbers beyond {precision}; say --precision float64, or take "
+                "fewer layers, a lower --target-scale or a bounded activation"
+            )
+        part = with_measures(part, {f"float64 test {name}": exact[name] for name in exact})
+        name, value = next(iter(test.measures.items()))
+        note = (
+            f"The weights are shelved in {precision}: test {name} {value:.4f}. In float64, as they "
+            f"were solved for, it is {exact[name]:.4f}; --precision float64 keeps them so."
+        )
+    return part, replace(estimator.record_, settings=told, note=note), test
 
 
 def _one_or_several(projection: Sequence[str]) -> str | tuple[str, ...]:

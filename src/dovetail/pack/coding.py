@@ -25,11 +25,12 @@ import numpy as np
 from dovetail.core.errors import FormatError
 from dovetail.pack.cuts import MOST_TOKENS, Bytes, Cut, octaves
 from dovetail.pack.quantise import MOST_BITS, Symbols
+from dovetail.pack.scratch import LARGEST
 from dovetail.pack.streams import Reader, Run, written
 
 __all__ = ["BLOCK", "MOST_PEELS", "Peel", "Plan", "a_byte_holds", "decode", "encode"]
 
-BLOCK = 1 << 20
+BLOCK = LARGEST
 """Elements are coded so many at a time: few enough for a processor's cache, and so many that its
 threads seldom wait for the interpreter between two operations."""
 

@@ -201,21 +201,24 @@ def _rows(tensor: Tensor, channels: bool) -> int:
 
 def _counts(matrix: Tensor, grid: Grid) -> np.ndarray:
     """A histogram of the symbols: of all of them, or of pieces from all over a large tensor."""
-    rows, columns = matrix.shape
-    total = rows * columns
-    if total <= _PIECES * _PIECE:
-        places = [(0, total)]
-    else:
-        starts = np.linspace(0, total - _PIECE, _PIECES).astype(int).tolist()
-        places = [(at, at + _PIECE) for at in starts]
-    flat = matrix.reshape(-1)
     counts = np.zeros(1 << grid.bits, np.int64)
-    for start, stop in places:
-        if rows == 1:
-            symbols = grid.symbols(elements_of(flat[start:stop])[None])
-        else:  # whole rows around the piece
-            some = slice(start // columns, -(-stop // columns))
-            piece = matrix[some]
-            symbols = grid.symbols(elements_of(piece).reshape(piece.shape), some)
+    for rows, columns in _pieces(*matrix.shape):
+        piece = matrix[rows, columns]
+        symbols = grid.symbols(elements_of(piece).reshape(piece.shape), rows)
         counts += np.bincount(symbols.reshape(-1), minlength=len(counts))
     return counts
+
+
+def _pieces(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Evenly spaced pieces of ``[rows, columns]``: parts of one row, or whole rows."""
+    total = rows * columns
+    if total <= _PIECES * _PIECE:
+        yield slice(None), slice(None)
+        return
+    for start in np.linspace(0, total - _PIECE, _PIECES).astype(int).tolist():
+        row, at = divmod(start, columns)
+        if columns >= _PIECE:
+            at = min(at, columns - _PIECE)
+            yield slice(row, row + 1), slice(at, at + _PIECE)
+        else:
+            yield slice(row, -(-(start + _PIECE) // columns)), slice(None)

@@ -22,7 +22,7 @@ from typing import Any
 
 import zstandard
 
-from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.errors import FormatError, SettingsError, shown
 from dovetail.pack.coding import BLOCK
 from dovetail.pack.entries import Entry, Group, Index
 from dovetail.pack.index import from_json, to_json
@@ -48,8 +48,13 @@ _ALWAYS_READ, _TIMES_READ = 4 << 20, 128
 
 Names, shapes and lengths of a thousand numbers that are tensors of their own take some forty."""
 
-_COSTS = {b"[": 120, b"{": 400, b",": 40, b'"': 25}
-"""Bytes that Python takes for each list, dict, number and half of a text in JSON, roughly."""
+_LETTER, _COSTS = 4, {b"[": 120, b"{": 400, b",": 40, b'"': 25}
+"""Bytes that Python takes for each letter, list, dict, number and half of a text in JSON, roughly.
+"""
+
+_LONGER, _MORE = 2, 1024
+"""So many times its elements, and so many bytes more for each block, a packed tensor never takes:
+what does not shrink is kept, and the ends of a range are two numbers for at least sixteen."""
 
 
 def write_index(
@@ -83,10 +88,23 @@ def _memory(full: bytes) -> int:
     >>> _memory(b"[" * 1000)
     124000
     """
-    return 4 * len(full) + sum(cost * full.count(mark) for mark, cost in _COSTS.items())
+    return _LETTER * len(full) + sum(cost * full.count(mark) for mark, cost in _COSTS.items())
 
 
-def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int, int]:
+def _refuse_beyond(most_bytes: int | None, needed: int) -> None:
+    """Refuse an index that takes more than the caller allows; what any file has is always read.
+
+    >>> _refuse_beyond(None, 1 << 30), _refuse_beyond(1000, _ALWAYS_READ)
+    (None, None)
+    """
+    if most_bytes is not None and needed > max(_ALWAYS_READ, most_bytes):
+        raise FormatError(
+            f"the index alone takes {needed} bytes or more, {most_bytes} are allowed: if you trust "
+            f"where it comes from, pass most_bytes={needed}"
+        )
+
+
+def tail_sizes(tail: bytes, size: int, most_bytes: int | None = None) -> tuple[int, int, int, int]:
     """The format, and the checksum, the shrunk and the full size of the index, at the end."""
     if len(tail) != TAIL or size < len(HEAD) + TAIL:
         raise FormatError("not a packed container: it is too short")
@@ -101,23 +119,36 @@ def tail_sizes(tail: bytes, size: int) -> tuple[int, int, int, int]:
         raise FormatError(f"a packed container of {said} bytes has {size}: cut off, or added to")
     if shrunk > size - len(HEAD) - TAIL or full > _most_index(size):
         raise FormatError("the index of a packed container cannot be that large")
+    if shrunk > full + full // 128 + 1024:  # zstd never makes more of it
+        raise FormatError("the index of a packed container is longer shrunk than in full")
+    _refuse_beyond(most_bytes, _LETTER * full)
     return number, crc, shrunk, full
 
 
-def read_index(head: bytes, data: bytes, tail: bytes, size: int) -> Index:
-    """Check the first bytes, the index and the tail of a container of ``size`` bytes."""
-    number, crc, _, full = tail_sizes(tail, size)
+def read_index(
+    head: bytes, data: bytes, tail: bytes, size: int, most_bytes: int | None = None
+) -> Index:
+    """Check the first bytes, the index and the tail of a container of ``size`` bytes.
+
+    An index that takes more than ``most_bytes`` (and more than a few megabytes) is refused before
+    it is parsed.
+    """
+    number, crc, _, full = tail_sizes(tail, size, most_bytes)
     if head != HEAD:
         raise FormatError("not a packed container")
     if zlib.crc32(data) != crc:
         raise FormatError("the index of a packed container is damaged")
     plain = unshrink(data, full)
-    if _memory(plain) > _most_memory(size):
+    if (needed := _memory(plain)) > _most_memory(size):
         raise FormatError("the index of a packed container would fill memory")
+    _refuse_beyond(most_bytes, needed)
     entries, groups, settings = from_json(plain, _BLOCKS[number])
     coded = sum(group.size for group in groups)
     if coded != size - len(HEAD) - len(data) - TAIL:
         raise FormatError("index: the groups do not fill the container")
     if coded != sum(sum(entry.lengths) for entry in entries):
         raise FormatError("index: the blocks do not fill the groups")
+    for entry in entries:  # a group is read whole: a hole in a file would fill memory
+        if sum(entry.lengths) > _LONGER * entry.size + _MORE * len(entry.lengths):
+            raise FormatError(f"index: tensor {shown(entry.name)}: blocks longer than it could be")
     return Index(entries, groups, size, settings)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -39,22 +40,24 @@ def decompress(
 
     A container of a few bytes may truly hold gigabytes of zeros, or only claim to: what would need
     more than ``most_bytes`` of memory is refused before any of it is allocated.  Unless told, that
-    is a hundred times the container's own size, and at least 256 MB.
+    is a hundred times the container's own size, and at least 256 MB.  The container's index, too,
+    takes no more than ``most_bytes``, or four megabytes.
 
     Tensors of ``into`` with the name, shape and dtype of one in the container are filled instead
-    of new ones (contiguous, on the CPU): memory that was touched before is filled far sooner.
+    of new ones (contiguous, on the CPU, none sharing memory with one before it): memory that was
+    touched before is filled far sooner.
     Should the container prove damaged, those hold neither the old weights nor the new.
 
     >>> from dovetail.pack.compressing import compress
     >>> decompress(compress({"a": torch.zeros(2, 3), "b": torch.tensor([True])}))
     {'a': tensor([[0., 0., 0.], [0., 0., 0.]]), 'b': tensor([True])}
     """
-    return dict(tensors(Source.of(data), most_bytes=most_bytes, into=into))
+    return dict(tensors(Source.of(data, most_bytes), most_bytes=most_bytes, into=into))
 
 
 def read(path: str | Path, *, most_bytes: int | None = None) -> dict[str, Tensor]:
     """The tensors of a file; see :func:`decompress`."""
-    with opened(path) as source:
+    with opened(path, most_bytes) as source:
         return dict(tensors(source, most_bytes=most_bytes))
 
 
@@ -65,20 +68,23 @@ def read_header(path: str | Path) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 class Source:
-    """A container's bytes, wherever they are, and its index, checked."""
+    """A container's bytes, wherever they are, and its index, checked.
 
-    def __init__(self, size: int) -> None:
+    ``most_bytes`` is what the index may take, if less than is usual for the container's size.
+    """
+
+    def __init__(self, size: int, most_bytes: int | None = None) -> None:
         self.size = size
         tail = self.bytes_at(max(0, size - TAIL), TAIL)
-        _, _, shrunk, _ = tail_sizes(bytes(tail), size)
+        _, _, shrunk, _ = tail_sizes(bytes(tail), size, most_bytes)
         data = self.bytes_at(size - TAIL - shrunk, shrunk)
         head = self.bytes_at(0, len(HEAD))
-        self.index: Index = read_index(bytes(head), bytes(data), bytes(tail), size)
+        self.index: Index = read_index(bytes(head), bytes(data), bytes(tail), size, most_bytes)
 
     @staticmethod
-    def of(data: bytes) -> Source:
+    def of(data: bytes, most_bytes: int | None = None) -> Source:
         """A container in memory."""
-        return _Memory(data)
+        return _Memory(data, most_bytes)
 
     def bytes_at(self, at: int, length: int) -> bytes | memoryview:
         """Some of the container's bytes."""
@@ -103,20 +109,20 @@ class Source:
 
 
 class _Memory(Source):
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most_bytes: int | None) -> None:
         if not isinstance(data, bytes | bytearray | memoryview):
             raise SettingsError("packed bytes are wanted here; dovetail.pack.read takes a file")
         self._data = memoryview(data).cast("B")
-        super().__init__(len(self._data))
+        super().__init__(len(self._data), most_bytes)
 
     def bytes_at(self, at: int, length: int) -> memoryview:
         return self._data[at : at + length]
 
 
 class _File(Source):
-    def __init__(self, file: BufferedReader) -> None:
+    def __init__(self, file: BufferedReader, most_bytes: int | None) -> None:
         self._file = file
-        super().__init__(os.fstat(file.fileno()).st_size)
+        super().__init__(os.fstat(file.fileno()).st_size, most_bytes)
 
     def bytes_at(self, at: int, length: int) -> bytes:
         self._file.seek(at)
@@ -124,11 +130,11 @@ class _File(Source):
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[Source]:
+def opened(path: str | Path, most_bytes: int | None = None) -> Iterator[Source]:
     """A container in a file; what is wrong with it is said with the file's name."""
     with open_plain(Path(path)) as file:
         try:
-            yield _File(file)
+            yield _File(file, most_bytes)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
         except OSError as error:
@@ -146,12 +152,11 @@ def tensors(
             f"these tensors need {needed} bytes, {allowed} are allowed: if you trust where they "
             f"come from, pass most_bytes={needed}"
         )
-    blocks = source.blocks()
+    blocks, ready = source.blocks(), _fitting(source.index.entries, into or {})
     with pool() as threads:
         for entry in source.index.entries:
             try:
-                ready = _fitting(entry, into)
-                yield entry.name, _tensor(entry, blocks, threads, ready)
+                yield entry.name, _tensor(entry, blocks, threads, ready.get(entry.name))
             except FormatError as error:
                 raise FormatError(f"tensor {entry.name!r}: {error}") from None
 
@@ -180,13 +185,25 @@ def _tensor(
     return tensor
 
 
-def _fitting(entry: Entry, into: Mapping[str, Tensor] | None) -> Tensor | None:
-    """The given tensor of that name, if it can be filled."""
-    found = None if into is None else into.get(entry.name)
-    if found is None or found.dtype != entry.dtype or tuple(found.shape) != entry.shape:
-        return None
-    fits = found.is_contiguous() and found.device.type == "cpu"
-    return found.detach() if fits else None
+def _fitting(entries: Iterable[Entry], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The given tensors that can be filled; of those that share memory, the first."""
+    found: dict[str, Tensor] = {}
+    taken: list[tuple[int, int]] = []  # first bytes and ends, rising, apart from each other
+    for entry in entries:
+        given = into.get(entry.name)
+        if given is None or given.dtype != entry.dtype or tuple(given.shape) != entry.shape:
+            continue
+        plain = given.device.type == "cpu" and not (given.is_neg() or given.is_conj())
+        if not plain or given.layout != torch.strided or not given.is_contiguous():
+            continue
+        start, stop = given.data_ptr(), given.data_ptr() + entry.size
+        place = bisect(taken, (start, stop))
+        before = place > 0 and taken[place - 1][1] > start
+        after = place < len(taken) and taken[place][0] < stop
+        if not (before or after):
+            taken.insert(place, (start, stop))
+            found[entry.name] = given.detach()
+    return found
 
 
 def _unfilled(entry: Entry) -> Tensor:

@@ -149,8 +149,8 @@ def describe(
     [('w', 8, 8.0, 0.00195)]
     """
     if isinstance(data, bytes | bytearray | memoryview):
-        return _describe(Source.of(data), original, most_bytes)
-    with opened(data) as source:
+        return _describe(Source.of(data, most_bytes), original, most_bytes)
+    with opened(data, most_bytes) as source:
         return _describe(source, original, most_bytes)
 
 

@@ -140,7 +140,8 @@ def smallest_within(
 
     data, found, rise = search.checked(lambda bits: packed(_for_each(bits, units)))
     bits = _for_each(found, units)
-    coded = {tensor.name: tensor.coded for tensor in describe(data).tensors}
+    full = sum(tensor.nbytes for tensor in state.values())
+    coded = {tensor.name: tensor.coded for tensor in describe(data, most_bytes=full).tensors}
     record = PackSearch(
         budget=loss_budget,
         margin=margin,
@@ -151,7 +152,7 @@ def smallest_within(
         examples=trials.examples,
         calls=trials.calls,
         size=len(data),
-        full=sum(tensor.nbytes for tensor in state.values()),
+        full=full,
         tensors=tuple(
             SearchedTensor(
                 name=name,

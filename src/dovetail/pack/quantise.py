@@ -141,7 +141,8 @@ def low_and_high(matrix: torch.Tensor) -> tuple[Numbers, Numbers]:
         low, high = torch.aminmax(matrix, dim=1)
     if low.dtype == torch.bfloat16:
         low, high = low.float(), high.float()
-    return low.numpy(), high.numpy()
+    # Of two zeros of unlike sign either may be found first; the bytes must not say which.
+    return low.numpy() + 0.0, high.numpy() + 0.0
 
 
 def divisible(low: Numbers, high: Numbers) -> bool:

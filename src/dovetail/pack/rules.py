@@ -19,6 +19,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,10 @@ weights, and a variance near zero does not survive bins that are uniform up to t
 LEAST_SAMPLE, MOST_SAMPLE = 512, 1 << 16
 """At least and at most so many weights estimate an entropy: an error of at most a few hundredths
 of a bit, whatever the fraction asked for."""
+
+
+_WILD = frozenset("*?[")
+"""What makes a pattern of a name."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,15 @@ class Rules:
         for name, value in kept.items():  # numpy's numbers as Python's, which an index can hold
             object.__setattr__(self, name, value)
 
+    @cached_property
+    def _names(self) -> set[str]:
+        """What ``lossless`` names outright: thousands are looked up sooner than matched."""
+        return {pattern for pattern in self.lossless if _WILD.isdisjoint(pattern)}
+
+    @cached_property
+    def _patterns(self) -> list[str]:
+        return [pattern for pattern in self.lossless if not _WILD.isdisjoint(pattern)]
+
     def described(self) -> dict[str, Any]:
         """The settings as a container keeps them: which rule, and its numbers."""
         common = {"channels": self.channels, "lossless": list(self.lossless)}
@@ -109,7 +123,7 @@ class Rules:
     def exact(self, name: str, tensor: Tensor) -> bool:
         """Whether a tensor is kept bit by bit."""
         self.seen.add(name)
-        if any(fnmatchcase(name, pattern) for pattern in self.lossless):
+        if name in self._names or any(fnmatchcase(name, each) for each in self._patterns):
             return True
         if tensor.dtype not in FLOATING:
             if isinstance(self.bits, Mapping) and name in self.bits:
@@ -132,7 +146,8 @@ class Rules:
         if self.gradients is not None and name in self.gradients:
             size = math.log2(_size(name, self.gradients[name]) + 1)
         else:
-            draw = generator(self.seed, "pack", name)
+            # The same for every name: a tensor that has two must get the same bits for both.
+            draw = generator(self.seed, "pack")
             size = sampled_entropy(matrix, low, high, self.probe_bits, self.sample, draw)
         # A hair below a whole number of bits is that number, and no machine's rounding decides.
         return max(1, min(MOST_BITS, math.ceil(size - 1e-9) + self.extra_bits))

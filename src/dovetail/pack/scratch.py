@@ -1,4 +1,7 @@
-"""Memory that a thread uses again for every block: new memory costs more than the sums in it."""
+"""Memory that a thread uses again for every block: new memory costs more than the sums in it.
+
+A thread keeps no more than a block of each kind; whoever asks for more gets memory of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 
 __all__ = ["scratch"]
 
+LARGEST = 1 << 20
+
 _own = threading.local()
 
 
@@ -19,6 +24,8 @@ def scratch(purpose: str, count: int, kind: DTypeLike) -> NDArray[Any]:
     >>> scratch("sums", 3, np.float32).base is scratch("sums", 2, np.float32).base
     True
     """
+    if count > LARGEST:
+        return np.empty(count, kind)
     name = f"{purpose} {np.dtype(kind).name}"
     kept: NDArray[Any] | None = getattr(_own, name, None)
     if kept is None or len(kept) < count:

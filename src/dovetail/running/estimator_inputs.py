@@ -60,7 +60,8 @@ def as_inputs(
     Args:
         X: Array, tensor, nested list or data frame, finite and dense; rows or images.
         estimator: Whose inputs they are.  It learns ``n_features_in_`` (and the names of a data
-            frame's columns) with ``reset``, and refuses inputs unlike those without.
+            frame's columns) with ``reset``, and refuses inputs unlike those without; images of
+            another shape than its ``input_shape_``, if it has one, too.
         reset: Whether these are the inputs to fit.
         dtype: What all but uint8 becomes; float64 for those who compute on the rows themselves.
 
@@ -222,6 +223,8 @@ def seed_of(random_state: Any) -> int:
 def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
     options: dict[str, Any] = {"dtype": None, "allow_nd": True, "order": "C"}
     given = _on_cpu(X)
+    if not reset:
+        _refuse_other_images(given, getattr(estimator, "input_shape_", None))
     with _refusals():
         if estimator is None:
             values: Array = check_array(given, input_name="X", **options)
@@ -232,6 +235,24 @@ def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
     if values.dtype.kind not in "biuf":
         raise TaskError(f"inputs of dtype {values.dtype} are not numbers")
     return values
+
+
+def _refuse_other_images(given: Any, fitted: tuple[int, ...] | None) -> None:
+    """Refuse what has another shape, unless both are rows: scikit-learn counts their columns.
+
+    Of images it would count the channels, and not look at anything else.
+    """
+    if fitted is None:
+        return
+    try:
+        shape = np.shape(given)[1:]
+    except (TypeError, ValueError):  # rows of unequal length and worse: scikit-learn says so
+        return
+    if shape and shape != fitted and max(len(shape), len(fitted)) > 1:
+        raise TaskError(
+            f"inputs have shape {list(shape)}, those that were fitted {list(fitted)}; bring them "
+            "to that shape"
+        )
 
 
 def _on_cpu(values: Any) -> Any:

@@ -1,0 +1,75 @@
+"""Flags of ``dovetail train``: what was given counts, what is usual does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.cli.main import _parser
+from dovetail.flows.train import HOW, OPTIONS, SWITCHES
+
+
+@pytest.fixture
+def solved(run, tmp_path, monkeypatch):
+    """Run a fit in closed form in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "digits", "--how", "closed-form", "--set", "hidden=[16]", "--json")
+    return lambda *more: run(*words, *more)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--epochs", "20"),
+        ("--batch-size", "64"),
+        ("--lr", "0.1"),
+        ("--device", "auto"),
+        ("--checkpoint-seconds", "10"),
+        ("--resume",),
+        ("--no-resume",),
+    ],
+)
+def test_a_flag_of_steps_is_refused_where_there_are_none(solved, words):
+    said = solved(*words)
+    assert said.code == 2
+    assert said.err.startswith(f"dovetail: {words[0]} is an option of --how end-to-end, modular")
+    assert "not of --how closed-form" in said.err
+
+
+def test_flags_that_were_not_given_are_not_there():
+    args = vars(_parser().parse_args(["train", "digits"]))
+    assert {name for name in OPTIONS if args[name] is not None} == set(SWITCHES)
+    assert not any(args[name] for name in SWITCHES)
+
+
+def test_rank_and_precision_reach_the_fit(solved):
+    said = solved("--rank", 4, "--precision", "float64").json
+    settings = said["layers"]["settings"]
+    assert (settings["rank"], settings["precision"]) == (4, "float64")
+    assert said["precision"] == "float64"
+
+
+class Stop(Exception):
+    """Enough was seen."""
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), {"resume": True, "checkpoint_seconds": 10.0}),
+        (("--no-resume",), {"resume": False, "checkpoint_seconds": 10.0}),
+        (("--lr", "0.5", "--epochs", 3), {"lr": 0.5, "epochs": 3, "resume": True}),
+    ],
+)
+def test_what_was_given_reaches_the_trainer(run, tmp_path, monkeypatch, words, asked):
+    seen = {}
+
+    def trainer(part, task, **options):
+        seen.update(options)
+        raise Stop
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(HOW, "end-to-end", trainer)
+    with pytest.raises(Stop):
+        run("train", "digits", "--net", "mlp", *words)
+    assert asked.items() <= seen.items()
+    assert not {"lr", "epochs", "device", *SWITCHES} & (seen.keys() - asked.keys())
