@@ -24,12 +24,14 @@ alternating rounds.  Networks this small are mostly overhead, so 16 MB of normal
 deviation 0.05) are coded, too, in two rounds; there is nothing to lose there but the weights' own
 error.  The search for bits or ``qp`` is no part of these speeds: its seconds are beside them.
 
-**Claim**, by the sure rule, on both networks, in the mean over seeds: the search for bits loses at
-most 0.1 points on the test images; its file is at most half of int8's, and no larger than
-NNCodec's; and it is decoded ten times as fast as NNCodec's.
+**Claim**, by the sure rule, on both networks: the search for bits loses at most 0.1 points on the
+test images, for every seed; in the mean over seeds its file is at most half of int8's, and no
+larger than NNCodec's; and it is decoded ten times as fast as NNCodec's.
 
 Changed after the rows of the first network were seen: no ``qp`` was sure for one of its seeds, so
 ratios to NNCodec are means over the seeds that have both, not ratios of means over different seeds.
+The points lost were judged in the mean, too; that every seed keeps them is stricter, and what the
+search promises.
 
 A peer that is not installed is left out, and the record says so.  NNCodec imports torchvision and
 OpenCV for data sets that are not used here; where they are missing, empty stand-ins do.
@@ -301,18 +303,27 @@ def means(rows: list[Row]) -> list[Row]:
         losses = [row["test points lost"] for row in group]
         if len(losses) > 1:
             mean["spread of test points"] = statistics.stdev(losses)
-        found.append(mean | {"seeds": len(group)})
+        beside = sum(BYTES in row for row in group)  # the others have no peer that kept the rule
+        found.append(mean | {"seeds": len(group), "seeds beside NNCodec": beside})
     return found
 
 
-def verdicts(rows: list[Row]) -> dict[str, bool | None]:
-    """What the claim says, clause by clause; nothing where the peer is missing."""
+def verdicts(rows: list[Row], each: list[Row]) -> dict[str, bool | None]:
+    """What the claim says, clause by clause; nothing where the peer is missing.
+
+    Sizes and speeds are compared in the mean; the points are to be kept for ``each`` seed.
+    """
     found: dict[str, bool | None] = {}
     for network in dict.fromkeys(row["network"] for row in rows):
         of = {(row["coder"], row["rule"]): row for row in rows if row["network"] == network}
         mine, compared = of[SEARCH, "sure"], (NNCODEC, "sure") in of
+        lost = [
+            row["test points lost"]
+            for row in each
+            if (row["network"], row["coder"], row["rule"]) == (network, SEARCH, "sure")
+        ]
         found |= {
-            f"{network}: within {POINTS} points on test": mine["test points lost"] <= POINTS,
+            f"{network}: within {POINTS} points on test, every seed": max(lost) <= POINTS,
             f"{network}: half of int8": 2 * mine["bytes"] <= of[INT8, "as it is"]["bytes"],
             f"{network}: no larger than NNCodec": mine[BYTES] <= 1 if compared else None,
             f"{network}: decoded ten times as fast": mine[DECODING] >= 10 if compared else None,
@@ -333,7 +344,7 @@ def main() -> None:
             rows += measured_once(name, seed, args.kept, peer)
     rows = beside_nncodec(rows)
     average = means(rows)
-    judged = verdicts(average)
+    judged = verdicts(average, rows)
     for row in average:
         print(row)
     print(judged)
