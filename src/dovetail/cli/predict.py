@@ -1,4 +1,4 @@
-"""Name the classes of new inputs: an array file, or the test split of a task."""
+"""Say the classes or numbers of new inputs: images, rows, arrays, or the test split of a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("part", help="name or name@version on the shelf, or a part's folder")
     parser.add_argument(
         "inputs",
-        help="an image, a folder of images, an .npy or .npz file, or a task (its test split)",
+        help="an image, a folder of images, a table without its target, an .npy or .npz file, or a "
+        "task (its test split)",
     )
     parser.add_argument("--most", type=int, help="only the first so many inputs")
     common.add_task_options(parser)

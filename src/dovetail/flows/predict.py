@@ -1,9 +1,11 @@
-"""Predict class names for images, an array file, or a task's test split."""
+"""Predict classes or numbers for images, rows of a table, an array file, or a task's test split."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.views import Table
@@ -11,10 +13,12 @@ from dovetail.flows.locate import find_part
 from dovetail.flows.outcome import Outcome
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.part import Part
+from dovetail.running.forward import outputs_of
 from dovetail.running.predict import predict as predict_inputs
 from dovetail.running.preprocess import refuse_other_inputs
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.new_images import image_paths, read_images
+from dovetail.tasks.new_rows import is_table, read_new_rows
 from dovetail.tasks.readers import read_arrays
 
 __all__ = ["predict"]
@@ -31,12 +35,14 @@ def predict(
     data: str | Path | None = None,
     task_options: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Predictions for ``source``: images, an array file, or the test split of a task."""
+    """Predictions for images, new rows of a table, an array file, or the test split of a task."""
     part = find_part(ref, shelf)
     if most is not None and most < 1:
         raise SettingsError(f"--most must be at least 1, got {most}")
     asked = _inputs(part, source, data, task_options or {})
     inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
+    if part.contract.kind == "regression":
+        return _numbers(part, asked, inputs)
     found = predict_inputs(part, inputs)
     names = asked.names or range(len(found))
     said = [
@@ -56,10 +62,27 @@ def predict(
     )
 
 
+def _numbers(part: Part, asked: _Asked, inputs: Any) -> Outcome:
+    """What a part for numbers says: a column for each of them."""
+    told = outputs_of(part, torch.as_tensor(inputs)).double().flatten(1)
+    said = ["number"] if told.shape[1] == 1 else [f"number {i + 1}" for i in range(told.shape[1])]
+    columns, known = ("input", *said), told
+    if asked.truths is not None:
+        truths = torch.as_tensor(asked.truths).double().reshape(-1, told.shape[1])[: len(told)]
+        columns = (*columns, *(f"true {name}" for name in said))
+        known = torch.cat([told, truths], 1)
+    names = asked.names or range(len(told))
+    rows = tuple((name, *row) for name, row in zip(names, known.tolist(), strict=False))
+    return Outcome(
+        view=(Table(columns, rows, ("", *([".6g"] * known.shape[1]))),),
+        data={"predictions": [dict(zip(columns, row, strict=True)) for row in rows]},
+    )
+
+
 class _Asked(NamedTuple):
     inputs: Any
     names: list[str] | None = None
-    truths: list[str] | None = None
+    truths: Any = None
 
 
 def _inputs(
@@ -77,11 +100,17 @@ def _inputs(
         channels, height, width = _image_shape(part)
         pixels = read_images(paths, channels=channels, size=(height, width))
         return _Asked(pixels, [file.name for file in paths])
+    if is_table(path) and path.is_file() and not task_options:
+        new = read_new_rows(path, part.contract.inputs)
+        if new is not None:
+            names, rows = new
+            return _Asked(rows, names)
     task = load_task(source, data=data, **task_options)
     refuse_other_inputs(task, part.contract)
     inputs, targets = task.subset("test")
-    truths = [task.classes[i] for i in targets.tolist()] if task.kind == "classes" else None
-    return _Asked(inputs, truths=truths)
+    if task.kind == "classes":
+        return _Asked(inputs, truths=[task.classes[i] for i in targets.tolist()])
+    return _Asked(inputs, truths=targets if task.kind == "regression" else None)
 
 
 def _image_shape(part: Part) -> tuple[int, int, int]:

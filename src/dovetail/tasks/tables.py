@@ -15,9 +15,9 @@ from dovetail.core.errors import TaskError, nearest
 from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
 from dovetail.tasks.task import Kind, Task
 
-__all__ = ["read_table"]
+__all__ = ["USUAL_TARGETS", "read_table"]
 
-_USUAL = ("target", "label", "class", "y")
+USUAL_TARGETS = ("target", "label", "class", "y")
 _MOST_VALUES = 64
 """A text column with more values than this is rather a name than a category."""
 
@@ -107,7 +107,7 @@ def _target_names(table: Table, target: str | Sequence[str] | None) -> list[str]
         if not asked or len(set(asked)) < len(asked):
             raise TaskError(f"target must name one or several different columns, got {target!r}")
         return _known(table, asked)
-    usual = [name for name in names if name.lower() in _USUAL]
+    usual = [name for name in names if name.lower() in USUAL_TARGETS]
     if len(usual) == 1:
         return usual
     why = f"both {' and '.join(usual)} could be it" if usual else "no column is called so"
