@@ -215,7 +215,9 @@ def test_what_is_packed_already_is_told(shelved, tmp_path):
         assert f"'dovetail unpack {words[0]}'" in said.err
     assert tree(tmp_path) == before
     assert shelved("pack", "net").code == 0
-    assert "rounded a second time" in shelved("pack", "net-packed").out
+    said = shelved("pack", "net-packed").out
+    assert "rounded a second time" in said
+    assert "than it was packed before" in said
 
 
 def test_a_shelf_that_holds_the_same_part_in_the_other_form_says_so(shelved, tmp_path):
@@ -243,6 +245,8 @@ def test_the_smallest_within_a_budget(shelved, tmp_path, budget):
     assert said.code == 0, said.err
     assert said.json["settings"]["budget"] == float(budget[1])
     assert said.json["ratio"] > 4
+    loss = {"--loss-budget": "cross-entropy in nats", "--points": "points of accuracy"}
+    assert said.json["settings"]["loss"] == loss[budget[0]]
 
 
 def test_a_budget_that_cannot_be_proved_is_told(shelved):
@@ -305,6 +309,8 @@ def test_what_is_there_is_kept_unless_replaced(shelved, tmp_path):
         (["pack", "net", "--to", "weights.safetensors/x"], "weights.safetensors is a file"),
         (["pack", "weights.safetensors", "--to", "foreign"], "name a file with --to"),
         (["pack", "folder/README.md"], "not a safetensors file"),
+        (["pack", "x.pth"], "x.pth: only parts and .safetensors files can be packed"),
+        (["pack", "x.pth", "--task", TASK], "x.pth: only parts and .safetensors files can be"),
         (["pack", "weights.safetensors", "--task", TASK], "no part"),
         (["pack", "weights.safetensors", "--loss-budget", "1"], "no part"),
         (["pack", "net", "--bits", "99"], "bits must be"),
@@ -337,6 +343,7 @@ def test_a_mistake_is_one_line(shelved, tmp_path, words, told):
     for name in ("foreign/w.safetensors", "foreign/notes.txt"):
         (tmp_path / name).write_bytes((tmp_path / "weights.safetensors").read_bytes())
     save_file({}, tmp_path / "none.safetensors")
+    torch.save({"w": torch.zeros(3)}, tmp_path / "x.pth")
     before = tree(tmp_path)
     said = shelved(*words)
     assert (said.code, said.out) == (2, "")
@@ -360,6 +367,18 @@ def test_errors_are_in_the_words_of_the_command(shelved, tmp_path, monkeypatch):
     assert "say --most-gigabytes; in bytes it is 1000000" in said.err
     words = ("--to", "back.safetensors", "--most-gigabytes", "0.001")
     assert shelved("unpack", "zeros.dovepack", *words).code == 0
+
+
+def test_what_is_shown_of_a_file_with_an_outlier(shelved):
+    state = {"w": torch.randn(60, 60), "a": torch.ones(3), "b": torch.ones(4)}
+    state["w"][0, 0] = 1e4
+    save_file(state, "flat.safetensors")
+    said = shelved("pack", "flat.safetensors")
+    assert "Nearly all weights of 'w' fell into one bin" in said.out
+    assert "2 small tensors, kept exactly" in said.out
+    said = shelved("pack", "flat.safetensors", "--to", "b.dovepack", "--json")
+    found = [(tensor["name"], tensor["crowded"]) for tensor in said.json["tensors"]]
+    assert sorted(found) == [("a", False), ("b", False), ("w", True)]
 
 
 def test_an_interrupt_leaves_nothing(shelved, tmp_path, monkeypatch):

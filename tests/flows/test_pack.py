@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from dovetail.closed_form.classifier import PlatonicClassifier
 from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.flows.pack import pack, pack_all
@@ -147,10 +148,21 @@ def test_the_same_seed_gives_the_same_container(trained):
     assert pack_part(trained).part.packed == pack_part(trained).part.packed
 
 
-def test_packed_again_it_is_packed_from_the_packed_one(trained):
+def test_packed_again_it_is_packed_from_the_packed_one(trained, digits):
     once = pack_part(trained, bits=6).part
-    twice = pack_part(once, bits=6).part
+    twice, record, _ = pack_part(once, bits=6)
     assert twice.origin.parents == (once.digest,)
+    assert record.given == len(once.packed)
+    assert record.summary.endswith(f"{record.ratio:.2f} times smaller than plain.")
+    finer = pack_part(once, bits=10).record
+    times = finer.size / len(once.packed)
+    assert f"is {times:.2f} times larger than it was packed before" in finer.summary
+    search = pack_part(once, digits, loss_budget=0.5).search
+    times = len(once.packed) / search.size
+    assert search.summary.startswith(f"{times:.2f} times smaller than it was packed before")
+    with torch.no_grad():
+        once.module.head.bias += 1
+    assert pack_part(once).record.given is None  # the container no longer is what was given
 
 
 @pytest.mark.parametrize(
@@ -214,6 +226,105 @@ def test_losses_of_labels_and_numbers(kind, targets, measure):
     losses = losses_with(part, task)(part.module.state_dict())
     assert float(losses.mean()) == pytest.approx(found)
     assert set(gradient_sizes(part, task)) == set(dict(part.module.named_parameters()))
+
+
+# Scores that least squares fitted ----------------------------------------------------------------
+
+
+def solved(task):
+    x, y = task.subset("train")
+    names = [task.classes[label] for label in y]
+    return PlatonicClassifier((60,), random_state=0).fit(x, names).to_part(torch.float32)
+
+
+def from_targets(part, task, split):
+    """One example at a time: how far the scores are from what they were fitted to."""
+    found = []
+    for x, y in zip(*task.subset(split), strict=True):
+        scores = part.module(x[None].float())[0].tolist()
+        wanted = part.contract.classes.index(task.classes[y])
+        if len(scores) == 2:
+            found.append((scores[1] - scores[0] - (1.0, -1.0)[wanted == 0]) ** 2)
+        else:
+            found.append(sum((s - (c == wanted)) ** 2 for c, s in enumerate(scores)))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("classes", [["3", "1"], ["7", "2", "5"]])
+def test_the_loss_of_scores_is_their_distance_from_the_targets(digits, classes):
+    task = only_classes(digits, classes)
+    part = solved(task)
+    losses = losses_with(part, task)(part.module.state_dict())
+    assert float(losses.mean()) == pytest.approx(from_targets(part, task, "validation"), rel=1e-4)
+    assert float(losses.mean()) < 0.2
+    record = pack_part(part, task).record
+    name = "squared error of the scores"
+    assert record.before[name] == pytest.approx(from_targets(part, task, "test"), rel=1e-4)
+    assert record.after[name] != record.before[name]
+
+
+def test_a_loss_budget_protects_a_part_that_was_solved_for(digits):
+    part = solved(digits)
+    assert evaluate(part, digits).measures["nll"] > 1.4  # which a softmax makes of good scores
+    small, record, search = pack_part(part, digits, loss_budget=0.1)
+    assert record.before["accuracy"] - record.after["accuracy"] < 0.06
+    assert record.ratio > 8
+    assert search.loss == record.settings["loss"] == "squared error of the scores"
+    assert "the loss (squared error of the scores) rises by" in search.summary
+    rise = from_targets(small, digits, "validation") - from_targets(part, digits, "validation")
+    assert rise == pytest.approx(search.rise, rel=1e-3)
+    assert pack_part(small, digits, loss_budget=0.1).search.loss == search.loss  # it is known still
+
+
+def test_the_gradient_of_scores(digits):
+    task = only_classes(digits, ["7", "2", "5"])
+    part = solved(task)
+    found = gradient_sizes(part, task)["hidden1.linear.weight"]
+    x, y = task.subset("train")
+    wanted = F.one_hot(torch.tensor([part.contract.classes.index(task.classes[i]) for i in y]))
+    loss = (part.module(x.float()) - wanted).square().sum() / len(x)
+    (slope,) = torch.autograd.grad(loss, part.module.hidden1.linear.weight)
+    assert found == pytest.approx(float(slope.square().mean().sqrt()), rel=1e-3)
+    settings = pack_part(part, task, rule="gradient").record.settings
+    assert settings["loss"] == "squared error of the scores"
+
+
+# What is told ------------------------------------------------------------------------------------
+
+
+def test_a_budget_is_told_in_its_own_unit(trained, digits, tmp_path):
+    search = pack_part(trained, digits, points=4.0).search
+    assert (search.loss, search.budget) == ("points of accuracy", 4.0)
+    assert "the accuracy falls by" in search.summary
+    assert "of 4 allowed" in search.summary
+    assert "loss" not in search.summary
+    assert "points" in search.view()[-1].y_label
+    assert load_record(search.save(tmp_path / "s.json")) == search
+    told = pack_part(trained, digits, loss_budget=0.05).search.summary
+    assert "the loss (cross-entropy in nats) rises by" in told
+
+
+def test_too_few_examples_for_the_budget_are_noted(trained, digits):
+    record = pack_part(trained, digits, points=0.1).record
+    assert "cannot tell a rise as small as the budget from chance" in record.note
+    assert record.view()[-1].text == record.note
+    assert pack_part(trained, digits, points=4.0).record.note == ""
+
+
+def test_flattened_tensors_are_named_for_a_part_and_a_shelf(trained, tmp_path):
+    flat = copy.deepcopy(trained)
+    with torch.no_grad():
+        flat.module.hidden1.linear.weight[0, 0] = 1e5
+    record = pack_part(flat).record
+    assert record.weights.crowded == ("hidden1.linear.weight",)
+    assert "fell into one bin" in record.view()[-1].text
+    for part, name in ((flat, "flat"), (trained, "fine")):
+        Shelf(tmp_path).add(part, name)
+    outcome = pack_all(shelf=tmp_path)
+    assert outcome.data["crowded"] == {"flat": ["hidden1.linear.weight"]}
+    (warning,) = (block.text for block in outcome.view if getattr(block, "style", "") == "warning")
+    assert warning.startswith("flat: Nearly all weights of 'hidden1.linear.weight'")
+    assert pack_all(shelf=tmp_path, to=tmp_path / "other", channels=True).data["crowded"] == {}
 
 
 # The gradient ------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ import torch
 from references import packing as reference
 
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.pack import compress, describe
+from dovetail.core.records import load_record
+from dovetail.pack import compress, describe, write
 from dovetail.pack.quantise import low_and_high
 from dovetail.pack.rules import Rules, entropy, sampled_entropy
+from dovetail.parts.part import build
 
 
 def weights(count=4000, seed=0):
@@ -116,6 +118,8 @@ def test_each_row_may_have_its_own_range():
         ({"gradients": {"wait": 1.0}}, "names 'wait', no such tensor"),
         ({"bits": 4, "gradients": {"w": 1.0}}, "not both"),
         ({"lossless": "w"}, "patterns"),
+        ({"lossless": ["count", "hed.*"]}, r"no tensor matches lossless 'hed\.\*'"),
+        ({"lossless": ["v"]}, "no tensor matches lossless 'v'"),
         ({"smallest": -1}, "smallest"),
     ],
 )
@@ -150,3 +154,91 @@ def test_numbers_of_numpy_are_taken():
 def test_what_is_no_number_is_refused(wrong):
     with pytest.raises(SettingsError):
         compress({"w": torch.zeros(3)}, **wrong)
+
+
+def test_names_with_signs_of_patterns_can_be_kept():
+    state = {"a[0]": weights(), "b": weights(seed=1)}
+    assert bits_of(state, lossless=["a[[]0]"])["a[0]"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (torch.nn.Linear(2, 2), r"a module \(Linear\) .* module\.state_dict\(\)"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2)), r"module\.state_dict\(\)"),
+        (build("mlp"), r"a part \(Part\) .*pack_part\(part\).*part\.module\.state_dict\(\)"),
+        (torch.ones(3), r"such as module\.state_dict\(\)"),
+        ("weights.safetensors", r"such as module\.state_dict\(\)"),
+        (3, "got 3"),
+    ],
+)
+def test_what_is_no_state_dict_is_told(given, says):
+    with pytest.raises(SettingsError, match=says):
+        compress(given)
+
+
+# Weights that fall into one bin -------------------------------------------------------------------
+
+
+def with_outlier(side, value=1e4):
+    w = torch.randn(side, side, generator=torch.Generator().manual_seed(0))
+    w[0, 0] = value
+    return w
+
+
+@pytest.mark.parametrize("side", [20, 300])
+def test_a_tensor_flattened_by_an_outlier_is_named(side, tmp_path):
+    state = {"w": with_outlier(side), "fine": weights(), "b": torch.ones(3)}
+    for told in (describe(compress(state), state), write(tmp_path / "w", state)):
+        assert told.crowded == ("w",)
+        last = told.view()[-1]
+        assert last.style == "warning"
+        assert "'w'" in last.text and "--channels" in last.text  # noqa: PT018
+        assert "'fine'" not in last.text
+    assert load_record(told.save(tmp_path / "r.json")) == told
+
+
+@pytest.mark.parametrize(
+    "kept", [{"channels": True}, {"bits": 16}, {"lossless": ["w"]}, {"smallest": 1 << 20}]
+)
+def test_what_helps_against_an_outlier(kept, tmp_path):
+    state = {"w": with_outlier(60, 2e3)}
+    assert describe(compress(state), state).crowded == ("w",)
+    for told in (describe(compress(state, **kept), state), write(tmp_path / "w", state, **kept)):
+        assert told.crowded == ()
+        assert all(getattr(block, "style", "") != "warning" for block in told.view())
+
+
+@pytest.mark.parametrize("side", [16, 60])
+@pytest.mark.parametrize("bits", [1, 2, 8])
+def test_few_bits_are_no_single_bin(side, bits, tmp_path):
+    state = {"w": torch.rand(side, side, generator=torch.Generator().manual_seed(0))}
+    assert write(tmp_path / "w", state, bits=bits).crowded == ()
+    assert describe(compress(state, bits=bits)).crowded == ()
+
+
+def test_equal_weights_are_exact_and_sparse_ones_are_named(tmp_path):
+    sparse = torch.zeros(100, 100)
+    sparse[::50, 0] = 1.0
+    state = {"equal": torch.full((100, 100), 2.0), "sparse": sparse}
+    assert write(tmp_path / "w", state).crowded == ("sparse",)
+    assert describe(compress(state)).crowded == ("sparse",)
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def test_small_tensors_share_a_row():
+    state = {"w": weights(), "a": torch.randn(5), "b": torch.randn(2, 3), "n": torch.tensor(3)}
+    told = describe(compress(state | {"kept": weights(seed=1)}, lossless=["kept"]))
+    table = told.view()[1]
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert list(rows) == ["w", "kept", "3 small tensors, kept exactly"]
+    together = rows["3 small tensors, kept exactly"]
+    assert (together["shape"], together["bits a weight"]) == ("12 elements", None)
+    sizes = {tensor.name: tensor.bytes for tensor in told.tensors}
+    assert together["bytes"] == sizes["a"] + sizes["b"] + sizes["n"] >= 4 * 11 + 8
+    assert sum(row["bytes"] for row in rows.values()) == sum(sizes.values()) < told.size
+    assert len(told.to_plain()["data"]["tensors"]) == 5
+    alone = describe(compress({"w": weights(), "a": torch.randn(5)})).view()[1]
+    assert [row[0] for row in alone.rows] == ["w", "a"]

@@ -62,8 +62,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     quality.add_argument(
         "--loss-budget",
         type=float,
-        metavar="NATS",
-        help="the smallest file whose mean loss on validation rises by no more",
+        metavar="LOSS",
+        help="the smallest file whose mean loss on validation rises by no more: nats for classes, "
+        "squared error for numbers and for the scores of a part fitted in closed form",
     )
     quality.add_argument(
         "--points",

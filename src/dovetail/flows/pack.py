@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.progress import progress
-from dovetail.core.records import Record
-from dovetail.core.views import Text, View
+from dovetail.core.views import Text
 from dovetail.flows.locate import find_part, name_of
 from dovetail.flows.outcome import Outcome
 from dovetail.flows.pack_places import (
@@ -25,15 +24,14 @@ from dovetail.flows.pack_places import (
     is_container,
     is_packed,
     located,
-    matching,
     place_for,
     put,
 )
+from dovetail.flows.pack_record import PartPacking
 from dovetail.flows.pack_shelf import every_part
 from dovetail.flows.packing import pack_part
 from dovetail.flows.shelving import notes_of
-from dovetail.pack.quality_record import PackSearch
-from dovetail.pack.rules import Rules
+from dovetail.pack.rules import Rules, refuse_unmatched
 from dovetail.pack.writing import write
 from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry
@@ -73,6 +71,8 @@ def pack(
                 f"{source} is packed already; pack the file that it was made of, or unpack it "
                 f"first ('dovetail unpack {source}'; what was rounded stays so)"
             )
+        with _reading(source):  # what can never be packed is told before what would not suit it
+            pass
         asked = (task, name, loss_budget, points, shelf)
         if any(said is not None for said in asked) or how.get("rule") == "gradient":
             raise SettingsError(
@@ -94,31 +94,10 @@ def pack(
         twice = f"{ref} was packed already, and its weights are rounded a second time."
         notes.append(Text(f"{twice} Better pack the original.", style="warning"))
     return Outcome(
-        view=(*notes, *record.view(), *_searched(search), said),
+        view=(*notes, *record.view(), *(search.view()[:1] if search else ()), said),
         data={**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size},
         records=(record,) if search is None else (record, search),
     )
-
-
-def _searched(search: PackSearch | None) -> View:
-    """How the bits were found; and why there are so many, where none could be spared."""
-    if search is None:
-        return ()
-    found = search.view()[:1]
-    if any(tensor.bits is not None for tensor in search.tensors):
-        return found
-    if not search.tensors:
-        why = (
-            "Everything is kept exactly: no tensor is large enough to pack (256 floating-point "
-            "elements, not all equal, not named by --lossless)."
-        )
-        return (*found, Text(why, style="warning"))
-    why = (
-        f"Everything is kept exactly: {search.examples} validation examples cannot tell a rise as "
-        "small as the budget from chance. Allow more, measure --loss-budget instead of --points, "
-        "or ask for a smaller --margin."
-    )
-    return (*found, Text(why, style="warning"))
 
 
 def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: Any) -> Outcome:
@@ -129,7 +108,7 @@ def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: 
     """
     # Settings that are wrong for one part are wrong for all.
     Rules(**{name: value for name, value in how.items() if name != "rule"})
-    records: list[Record] = []
+    records: list[PartPacking] = []
 
     def packed(entry: Entry) -> Part | str:
         if entry.problem is None and is_packed(entry):
@@ -143,7 +122,16 @@ def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: 
         return made.part
 
     outcome = every_part(packed, "packed", PACKED, shelf=shelf or DEFAULT_SHELF, to=to)
-    return exchanged(outcome, records=tuple(records))
+    crowded = {record.part: record.weights for record in records if record.weights.crowded}
+    warnings = [
+        Text(f"{name}: {weights.warning}", style="warning") for name, weights in crowded.items()
+    ]
+    return exchanged(
+        outcome,
+        view=(*outcome.view, *warnings),
+        data={**outcome.data, "crowded": {name: list(crowded[name].crowded) for name in crowded}},
+        records=tuple(records),
+    )
 
 
 def _budget(
@@ -181,17 +169,11 @@ def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Ou
     """A safetensors file as a container, one tensor in memory at a time."""
     free(to, replace, source)
     options = {name: value for name, value in how.items() if name != "rule"}
-    try:
-        with safe_open(source, framework="pt") as file, _in_flags():
-            if not file.keys():
-                raise FormatError(f"{source}: no tensors in it; there is nothing to pack")
-            matching(how.get("lossless", ()), file.keys())
-            packed = write(to, _tensors(file), metadata=file.metadata(), **options)
-    except (SafetensorError, OSError) as error:
-        raise FormatError(
-            f"{source}: not a safetensors file ({error}); weights in another format are saved as "
-            "one first, by safetensors.torch.save_file"
-        ) from None
+    with _reading(source) as file, _in_flags():
+        if not file.keys():
+            raise FormatError(f"{source}: no tensors in it; there is nothing to pack")
+        refuse_unmatched(how.get("lossless", ()), file.keys())
+        packed = write(to, _tensors(file), metadata=file.metadata(), **options)
     before, after = source.stat().st_size, to.stat().st_size
     said = Text(
         f"{to}: {shown_bytes(after)} instead of {shown_bytes(before)} ({before / after:.2f}×).",
@@ -199,6 +181,20 @@ def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Ou
     )
     data = {**packed.to_plain()["data"], "to": str(to), "bytes_before": before, "bytes": after}
     return Outcome((*packed.view(), said), data, (packed,))
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[Any]:
+    """A safetensors file, of which only the header is read at first."""
+    try:
+        with safe_open(source, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise FormatError(
+            f"{source}: only parts and .safetensors files can be packed, and this is not a "
+            f"safetensors file ({error}); save its weights as one first, by "
+            "safetensors.torch.save_file"
+        ) from None
 
 
 def _tensors(file: Any) -> Iterator[tuple[str, Tensor]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.core.errors import FormatError, SettingsError, ShelfError, nearest
+from dovetail.core.errors import FormatError, SettingsError, ShelfError
 from dovetail.core.files import open_plain
 from dovetail.flows.locate import name_of
 from dovetail.pack.container import HEAD
@@ -26,7 +24,6 @@ __all__ = [
     "is_container",
     "is_packed",
     "located",
-    "matching",
     "place_for",
     "put",
     "shelve",
@@ -190,14 +187,3 @@ def _writable(path: Path) -> None:
         raise FormatError(f"cannot write {path}: {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
         raise FormatError(f"cannot write {path}: the folder {there} is closed to you")
-
-
-def matching(patterns: Sequence[str], names: Iterable[str]) -> None:
-    """Refuse a pattern that no name matches: what it was to protect would be changed.
-
-    >>> matching(["*.bias"], ["head.weight", "head.bias"])
-    """
-    names = list(names)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise SettingsError(f"no tensor matches lossless {pattern!r}{nearest(pattern, names)}")

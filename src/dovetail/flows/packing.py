@@ -10,14 +10,21 @@ from torch import nn
 
 from dovetail.core.errors import SettingsError, nearest
 from dovetail.core.progress import progress
-from dovetail.flows.pack_losses import gradient_sizes, losses_with
-from dovetail.flows.pack_places import matching
-from dovetail.flows.pack_record import PartPacking
+from dovetail.flows.pack_losses import (
+    POINTS,
+    SCORES,
+    gradient_sizes,
+    loss_of,
+    losses_with,
+    scores_of,
+)
+from dovetail.flows.pack_record import PartPacking, PartSearch
 from dovetail.flows.shelving import need_test, with_measures
 from dovetail.pack.compressing import compress
 from dovetail.pack.packed import describe
 from dovetail.pack.quality import smallest_within
-from dovetail.pack.quality_record import PackSearch
+from dovetail.pack.rules import refuse_unmatched
+from dovetail.parts.packed_file import holds
 from dovetail.parts.packing import with_packed
 from dovetail.parts.part import Part, as_part
 from dovetail.running.evaluate import evaluate
@@ -39,7 +46,7 @@ class PackedPart(NamedTuple):
 
     part: Part
     record: PartPacking
-    search: PackSearch | None = None
+    search: PartSearch | None = None
 
 
 def pack_part(
@@ -69,7 +76,9 @@ def pack_part(
         channels: A range for every output channel instead of one a tensor.
         lossless: Patterns of the names of tensors to keep exactly.
         loss_budget: The smallest container whose mean validation loss rises by no more, with a
-            margin for chance (see :func:`dovetail.pack.quality.smallest_within`).
+            margin for chance (see :func:`dovetail.pack.quality.smallest_within`).  Which loss that
+            is follows from the task and the part (:func:`dovetail.flows.pack_losses.losses_with`),
+            and is in the records.
         points: The same for the accuracy, in points of a hundred.
         margin: How many standard errors of the rise must fit into the budget, too (2.576).
         seed: Of the weights and examples that are sampled.
@@ -87,18 +96,21 @@ def pack_part(
     state = {key: tensor.detach().cpu() for key, tensor in part.module.state_dict().items()}
     if not state:
         raise SettingsError(f"{name or part.described!r} has no weights; there is nothing to pack")
-    matching(lossless, state)
+    refuse_unmatched(lossless, state)
     if task is not None:
         need_test(task)
-    before = {} if task is None else evaluate(part, task).measures
+    before = _measures(part, task)
+    given = len(part.packed) if part.packed is not None and holds(part.packed, state) else None
     settings: dict[str, Any] = {"channels": channels, "lossless": list(lossless), "seed": seed}
-    search: PackSearch | None = None
+    search: PartSearch | None = None
+    loss: str | None = None
     if by in ("loss budget", "points"):
         assert task is not None
         budget = points if loss_budget is None else loss_budget
         assert budget is not None
         margin = MARGIN if margin is None else margin
-        measure = losses_with(part, task, points=loss_budget is None)
+        loss = POINTS if loss_budget is None else loss_of(part, task)
+        measure = losses_with(part, task, points=loss == POINTS)
         with progress("searching", MOST_CALLS) as step:
             chosen = smallest_within(
                 part.module.state_dict(),  # on its device, where it is seen what is tied
@@ -109,7 +121,7 @@ def pack_part(
                 progress=step,
                 **settings,
             )
-        container, search = chosen.data, chosen.record
+        container, search = chosen.data, PartSearch.of(chosen.record, loss, given)
         settings |= {"budget": budget, "margin": margin}
     else:
         decided: dict[str, Any] = {"extra_bits": extra_bits}
@@ -117,13 +129,15 @@ def pack_part(
             decided = {"bits": bits if isinstance(bits, int) else dict(bits or {})}
         elif by == "gradient":
             assert task is not None
+            loss = loss_of(part, task)
             settings["gradients"] = gradient_sizes(part, task, seed=seed)
         settings |= decided
         container = compress(state, **settings)
         settings.pop("gradients", None)  # hundreds of numbers that the task gives again
     settings = {"rule": by, **settings}
+    settings |= {"loss": loss} if loss else {}
+    settings |= {"scores": scores} if (scores := scores_of(part)) else {}
     packed = with_packed(part, container, settings=settings)
-    after = {} if task is None else evaluate(packed, task).measures
     made = describe(container, state)
     record = PartPacking(
         part=name or part.described,
@@ -133,10 +147,23 @@ def pack_part(
         side=made.side,
         full=made.full,
         before=before,
-        after=after,
+        after=_measures(packed, task),
+        given=given,
+        note="" if search is None else search.note,
         settings={**settings, "part_digest": part.digest, "packed_digest": packed.digest},
     )
     return PackedPart(_told(packed, record, task), record, search)
+
+
+def _measures(part: Part, task: Task | None) -> dict[str, float]:
+    """What a part reaches on the test split; by its own loss, too, where that is another."""
+    if task is None:
+        return {}
+    measures = evaluate(part, task).measures
+    if loss_of(part, task) == SCORES:
+        losses = losses_with(part, task, split="test")(part.module.state_dict())
+        measures = {**measures, SCORES: float(losses.mean())}
+    return measures
 
 
 def _rule(

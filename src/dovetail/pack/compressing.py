@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from dovetail.core.errors import SettingsError, TaskError, shown
 from dovetail.pack.blocks import exact_block, quantised_block, ranges
@@ -85,8 +85,8 @@ def stream(
     sink: Sink, state_dict: State, rules: Rules, metadata: Mapping[str, str] | None = None
 ) -> list[Entry]:
     """Write a container as the tensors arrive; no more than one of them is held at a time."""
+    items = _named_tensors(state_dict)
     writer = _Writer(sink)
-    items = state_dict.items() if isinstance(state_dict, Mapping) else state_dict
     with pool() as threads:
         for name, value in items:
             _check_name(name)
@@ -180,6 +180,26 @@ class _Writer:
     def finish(self, settings: dict[str, Any]) -> None:
         self.close()
         self.sink.write(write_index(self.entries, self.groups, self.at, settings))
+
+
+def _named_tensors(state_dict: State) -> Iterable[tuple[str, Tensor]]:
+    """Names and tensors; what one has a network in, and may take for them, is told."""
+    if isinstance(state_dict, Mapping):
+        return state_dict.items()
+    given: Any = state_dict
+    kind = type(given).__name__
+    if isinstance(given, nn.Module):
+        raise SettingsError(f"a module ({kind}) is no state dict; give module.state_dict()")
+    if isinstance(getattr(given, "module", None), nn.Module):
+        raise SettingsError(
+            f"a part ({kind}) is no state dict; pack it with dovetail.pack_part(part), or give its "
+            "tensors alone, part.module.state_dict()"
+        )
+    if isinstance(given, str | bytes | Tensor) or not isinstance(given, Iterable):
+        raise SettingsError(
+            f"names and tensors are packed, such as module.state_dict(); got {shown(given)}"
+        )
+    return state_dict
 
 
 def _check_name(name: object) -> None:

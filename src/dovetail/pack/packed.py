@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,23 @@ import numpy as np
 from torch import Tensor
 
 from dovetail.core.records import Record
-from dovetail.core.views import Table, Text, View
+from dovetail.core.views import Cell, Table, Text, View
 from dovetail.pack.blocks import read_ranges
 from dovetail.pack.coding import decode
 from dovetail.pack.decompressing import Source, opened, tensors
 from dovetail.pack.dtypes import name_of
 from dovetail.pack.entries import Entry
-from dovetail.pack.rules import entropy
+from dovetail.pack.rules import LONGEST_VECTOR, entropy
 
 __all__ = ["Packed", "PackedTensor", "describe", "described"]
+
+CROWDED = 0.1
+"""Bits a weight below which nearly all of a tensor's weights lie in one bin."""
+
+_MOST_NAMES = 5
+_SMALL = 256
+_FRAME_BYTES = 32
+"""What a block of next to nothing takes."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class PackedTensor:
     ``bits`` is the number of bits of a bin's number (0: all elements of a row are equal; None: kept
     exactly), ``coded`` the bits a weight that its bytes come to, ``entropy`` that of its bins'
     numbers, and ``error`` the root mean square of what quantising changed, relative to the
-    tensor's own.
+    tensor's own.  ``crowded`` says that nearly all weights fell into one bin: they are one value
+    now, whether they were so before or an outlier stretched the range.
     """
 
     name: str
@@ -40,11 +49,23 @@ class PackedTensor:
     coded: float
     entropy: float | None = None
     error: float | None = None
+    crowded: bool = False
 
     @property
     def elements(self) -> int:
         """How many numbers it has."""
         return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in the container, its ranges included."""
+        return round(self.coded * max(1, self.elements) / 8)
+
+    @property
+    def small(self) -> bool:
+        """Whether it is a tensor as biases and statistics of norms are, that is kept exactly."""
+        few = self.elements < _SMALL or (len(self.shape) <= 1 and self.elements < LONGEST_VECTOR)
+        return few and self.bits is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +95,28 @@ class Packed(Record, kind="packed"):
         """Bits a weight, everything included."""
         return 8 * self.size / max(1, sum(tensor.elements for tensor in self.tensors))
 
-    def view(self) -> View:
-        """Totals, and a row a tensor."""
-        rows = tuple(
-            (
-                tensor.name,
-                "×".join(map(str, tensor.shape)) or "1",
-                tensor.dtype,
-                "exact" if tensor.bits is None else str(tensor.bits),
-                tensor.entropy,
-                tensor.coded,
-                tensor.error,
-            )
-            for tensor in self.tensors
+    @property
+    def crowded(self) -> tuple[str, ...]:
+        """The tensors whose weights nearly all fell into one bin."""
+        return tuple(tensor.name for tensor in self.tensors if tensor.crowded)
+
+    @property
+    def warning(self) -> str:
+        """What the crowded tensors may have lost, and what to do; empty when there are none."""
+        if not self.crowded:
+            return ""
+        names = ", ".join(map(repr, self.crowded[:_MOST_NAMES]))
+        more = len(self.crowded) - _MOST_NAMES
+        channels = "" if self.settings.get("channels") else "--channels (channels=True), "
+        return (
+            f"Nearly all weights of {names}{f' and {more} more' if more > 0 else ''} fell into one "
+            "bin, and are one value now. That is right where they were equal before; where a few "
+            f"far larger ones stretch the range, all others are lost: pack with {channels}more "
+            "bits, or --lossless NAME (lossless=), which keeps a tensor exactly."
         )
+
+    def view(self) -> View:
+        """Totals, a row a tensor (the small ones, kept exactly, in one), and what may be lost."""
         share = self.side / max(1, self.size)
         return (
             Text(
@@ -95,11 +124,35 @@ class Packed(Record, kind="packed"):
                 f"smaller, {self.coded:.2f} bits a weight; {share:.2%} is side information."
             ),
             Table(
-                ("tensor", "shape", "dtype", "bits", "entropy", "bits a weight", "error"),
-                rows,
-                ("", "", "", "", ".3f", ".3f", ".2e"),
+                ("tensor", "shape", "dtype", "bits", "entropy", "bits a weight", "bytes", "error"),
+                tuple(self._rows()),
+                ("", "", "", "", ".3f", ".3f", ",", ".2e"),
             ),
+            *((Text(self.warning, style="warning"),) if self.crowded else ()),
         )
+
+    def _rows(self) -> Iterator[tuple[Cell, ...]]:
+        small = [tensor for tensor in self.tensors if tensor.small]
+        together = len(small) > 1
+        for tensor in self.tensors:
+            if together and tensor.small:
+                continue
+            exact = tensor.bits is None
+            yield (
+                tensor.name,
+                "×".join(map(str, tensor.shape)) or "1",
+                tensor.dtype,
+                "exact" if exact else str(tensor.bits),
+                tensor.entropy,
+                None if exact else tensor.coded,
+                tensor.bytes,
+                tensor.error,
+            )
+        if together:
+            elements = sum(tensor.elements for tensor in small)
+            size = sum(tensor.bytes for tensor in small)
+            told = f"{len(small)} small tensors, kept exactly"
+            yield told, f"{elements:,} elements", None, "exact", None, None, size, None
 
 
 def described(
@@ -110,17 +163,21 @@ def described(
 ) -> Packed:
     """The record of entries that make ``size`` bytes, with what was measured of each."""
     entries = list(entries)
-    found = [
-        PackedTensor(
-            entry.name,
-            name_of(entry.dtype),
-            entry.shape,
-            _bits(entry),
-            8 * sum(entry.lengths) / max(1, entry.elements),
-            *(measured or {}).get(entry.name, (None, None)),
+    found = []
+    for entry in entries:
+        known, error = (measured or {}).get(entry.name, (None, None))
+        found.append(
+            PackedTensor(
+                entry.name,
+                name_of(entry.dtype),
+                entry.shape,
+                _bits(entry),
+                8 * sum(entry.lengths) / max(1, entry.elements),
+                known,
+                error,
+                _is_crowded(entry, known),
+            )
         )
-        for entry in entries
-    ]
     coded = sum(sum(entry.lengths[1:] if entry.rows else entry.lengths) for entry in entries)
     return Packed(
         tensors=tuple(found),
@@ -182,6 +239,17 @@ def _describe(
             error = math.sqrt(float(np.square(steps).mean()) / 12)
         measured[name] = (entropy(counts), error / size if size else None)
     return described(index.entries, source.size, dict(index.settings), measured)
+
+
+def _is_crowded(entry: Entry, known_entropy: float | None) -> bool:
+    """Whether nearly all weights lie in one bin: by the entropy, or else by what they take."""
+    if entry.plan is None:
+        return False  # exact, or equal in every row
+    if known_entropy is not None:
+        return known_entropy < CROWDED
+    taken = sum(entry.lengths[1:]) - _FRAME_BYTES * entry.block_count
+    # Without a common token that is taken out, a few bytes are all of a small tensor.
+    return bool(entry.plan.peels) and 8 * taken < CROWDED * entry.elements
 
 
 def _bits(entry: Entry) -> int | None:

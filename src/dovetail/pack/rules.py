@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -31,7 +31,7 @@ from dovetail.core.seeds import generator
 from dovetail.pack.dtypes import FLOATING
 from dovetail.pack.quantise import MOST_BITS, Grid, Numbers
 
-__all__ = ["LONGEST_VECTOR", "Rules", "entropy", "sampled_entropy"]
+__all__ = ["LONGEST_VECTOR", "Rules", "entropy", "refuse_unmatched", "sampled_entropy"]
 
 LONGEST_VECTOR = 1 << 16
 """Vectors shorter than this are kept exactly: biases and statistics of norms are few among the
@@ -116,6 +116,7 @@ class Rules:
 
     def missed(self) -> None:
         """Refuse settings for tensors that never came: a misspelt name would change nothing."""
+        refuse_unmatched(self.lossless, self.seen)
         for name in sorted(self.named() - self.seen):
             where = "bits" if isinstance(self.bits, Mapping) else "gradients"
             raise SettingsError(f"{where} names {name!r}, no such tensor{nearest(name, self.seen)}")
@@ -151,6 +152,18 @@ class Rules:
             size = sampled_entropy(matrix, low, high, self.probe_bits, self.sample, draw)
         # A hair below a whole number of bits is that number, and no machine's rounding decides.
         return max(1, min(MOST_BITS, math.ceil(size - 1e-9) + self.extra_bits))
+
+
+def refuse_unmatched(patterns: Iterable[str], names: Iterable[str]) -> None:
+    """Refuse a pattern that no name matches: what it was to protect would be changed.
+
+    >>> refuse_unmatched(["*.bias"], ["head.weight", "head.bias"])
+    """
+    names = set(names)
+    for pattern in patterns:
+        if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
+            known = sorted(names)
+            raise SettingsError(f"no tensor matches lossless {pattern!r}{nearest(pattern, known)}")
 
 
 def entropy(counts: np.ndarray) -> float:
