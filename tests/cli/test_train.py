@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.cli.main import _parser
+from dovetail.cli.train import CLOSED_FORM_EXAMPLE
 from dovetail.flows.train import HOW, OPTIONS, SWITCHES
 
 
@@ -46,6 +47,22 @@ def test_rank_and_precision_reach_the_fit(solved):
     settings = said["layers"]["settings"]
     assert (settings["rank"], settings["precision"]) == (4, "float64")
     assert said["precision"] == "float64"
+
+
+def test_what_to_be_careful_about_is_said(solved, run):
+    words = ("train", "digits", "--how", "closed-form", "--set", "hidden=[700,20]")
+    said = " ".join(run(*words).out.split())
+    assert "Hidden layer 1 has 700 units for 1258 rows" in said
+    assert "fewer units or a ridge of your own" in said
+    assert "--patience 1 stops where it rises" in said
+    assert "fewer units" not in solved().out
+
+
+def test_the_example_in_the_help_is_better_than_no_widths(solved, run):
+    words = CLOSED_FORM_EXAMPLE.split()
+    assert words[:5] == ["dovetail", "train", "digits", "--how", "closed-form"]
+    example, plain = (run(*each, "--json").json for each in (words[1:], words[1:5]))
+    assert example["measures"]["test accuracy"] > plain["measures"]["test accuracy"]
 
 
 class Stop(Exception):

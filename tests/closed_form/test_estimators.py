@@ -12,11 +12,11 @@ import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references.platonic_estimator import outputs, ridge
+from references.platonic_estimator import outputs, ridge, standardised
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_digits
-from sklearn.model_selection import GridSearchCV
+from sklearn.datasets import load_digits, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -74,6 +74,31 @@ def test_numbers_are_the_slow_ones_in_their_own_units(rows):
     np.testing.assert_allclose(found, slow * several.std(0) + several.mean(0), rtol=1e-8)
 
 
+def test_each_input_by_its_own_deviation_is_the_slow_one(rows):
+    x, y, _ = rows
+    table = np.hstack([40 + x[:, :1], 30000 + 9000 * x[:, 1:], np.full((len(x), 1), 0.1)])
+    net = PlatonicClassifier(
+        (6, 5), "tanh", "random", n_tries=1, label_weight=2.0, ridge=0.1, scale_inputs="each"
+    ).fit(table, y)
+    asked = (drawn((6, 5), 3, 3), np.tanh, 1.0, 2.0, 0.1, standardised)
+    scores = net.decision_function(table)
+    np.testing.assert_allclose(scores, outputs(table, np.eye(3)[y], *asked), atol=1e-9)
+    with torch.no_grad():
+        module = net.to_torch()(torch.from_numpy(table)).numpy()
+    np.testing.assert_allclose(module, scores, atol=1e-9)
+    assert net.record_.settings["scale_inputs"] == "each"
+    other = clone(net).set_params(scale_inputs="together").fit(table, y)
+    assert abs(other.decision_function(table) - scores).max() > 1e-3
+
+
+def test_a_column_of_rounding_errors_is_one_that_never_changes(rows):
+    x, y, _ = rows
+    nearly = np.where(x[:, :1] > 0, 0.3, 0.1 + 0.2)  # 0.30000000000000004
+    assert len(np.unique(nearly)) == 2
+    net = PlatonicClassifier((8,), "tanh", scale_inputs="each").fit(np.hstack([x, nearly]), y)
+    assert not net.coefs_[0][2].any()
+
+
 def test_two_classes_are_one_column(rows):
     x, y, _ = rows
     net = PlatonicClassifier((), ridge=0.0).fit(x, np.array(["owl", "cat"])[(y > 0).astype(int)])
@@ -102,6 +127,83 @@ def test_a_weight_is_so_many_copies(rows, projection, solver):
     weighed = clone(net).fit(x, y, sample_weight=weights)
     copied = clone(net).fit(np.repeat(x, weights, 0), np.repeat(y, weights))
     np.testing.assert_allclose(weighed.decision_function(x), copied.decision_function(x), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("count", "weight", "width"),
+    [(4, 1, 10), (50, 1, 25), (51, 1, 25), (199, 1, 99), (300, 1, 100), (30, 3, 45), (30, 0.1, 15)],
+)
+def test_automatic_width_is_half_of_the_rows_copies_counted(count, weight, width):
+    x = np.random.default_rng(0).normal(size=(count, 3))
+    net = PlatonicRegressor().fit(x, x[:, 0], np.full(count, weight))
+    streamed = PlatonicRegressor().fit_batches([(x, x[:, 0], np.full(count, weight))])
+    for each in (net, streamed):
+        assert each.coefs_[0].shape == (3, width)
+        assert each.record_.settings["hidden_layer_sizes"] == [width]
+
+
+def test_defaults_do_not_sit_where_units_are_as_many_as_rows():
+    x, y = load_iris(return_X_y=True)
+    accuracy = {
+        widths: cross_val_score(
+            make_pipeline(StandardScaler(), PlatonicClassifier(widths)), x, y, cv=5
+        ).mean()
+        for widths in ("auto", 120)
+    }
+    assert accuracy["auto"] > 0.92 > accuracy[120]
+
+
+@pytest.mark.parametrize(
+    ("width", "ridge", "warned"),
+    [(60, "auto", False), (61, "auto", True), ((8, 200), "auto", True), (200, 1.0, False)],
+)
+def test_as_many_units_as_rows_are_remarked_on(rows, width, ridge, warned):
+    x, y, _ = rows
+    record = PlatonicClassifier(width, ridge=ridge).fit(x, y).record_
+    said = "fewer units or a ridge of your own"
+    assert (said in record.note) == warned
+    assert any(said in getattr(block, "text", "") for block in record.view()) == warned
+    layer = 1 if isinstance(width, int) else 2
+    assert (f"Hidden layer {layer} has" in record.note) == warned
+
+
+def test_a_rising_distance_is_remarked_on(rows):
+    x, y, _ = rows
+    net = PlatonicClassifier((24, 2), "tanh", ridge=1e-3).fit(x, y)
+    one, two = net.distances_
+    assert two > 1.1 * one
+    assert f"lowest after hidden layer 1 ({one:.3g}) and rises to {two:.3g}" in net.record_.note
+    assert "patience=1" in net.record_.note
+    patient = clone(net).set_params(patience=1).fit(x, y)
+    assert (patient.record_.kept, patient.record_.note) == (1, "")
+    assert clone(net).set_params(hidden_layer_sizes=(2, 24)).fit(x, y).record_.note == ""
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 1, 0, float("nan")],
+        ["a", "b", "a", float("nan")],
+        np.array([0.0, 1.0, 0.0, np.nan]),
+        np.array(["a", "b", "a", np.nan], dtype=object),
+        np.array([0, 1, 0, np.nan], dtype=object),
+        torch.tensor([0.0, 1.0, 0.0, torch.nan]),
+    ],
+)
+def test_labels_that_are_missing_are_called_so(labels):
+    said = "labels hold NaN in 1 of 4 rows, first in row 3; drop those rows, or fill them"
+    with pytest.raises(TaskError, match=said):
+        PlatonicClassifier((2,)).fit(np.eye(4), labels)
+    with pytest.raises(TaskError, match=said):
+        PlatonicClassifier((2,)).fit_batches([(np.eye(4), labels)])
+
+
+@pytest.mark.parametrize("kind", ["Int64", "string", "category", "object"])
+def test_labels_that_pandas_lacks_are_called_so(kind):
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.Series([1, 2, 1, pandas.NA]).astype(kind)
+    with pytest.raises(TaskError, match="labels hold NaN in 1 of 4 rows"):
+        PlatonicClassifier((2,)).fit(np.eye(4), labels)
 
 
 def test_a_deep_network_learns_what_a_line_cannot(rows):
@@ -154,9 +256,11 @@ def test_a_long_table_is_thinned(rows):
     ("inputs", "width", "chosen"),
     [(2, 8, ["random"]), (16, 8, ["sorted-pca", "random"]), (16, 41, ["random"])],
 )
-def test_auto_chooses_by_inputs_and_rows(inputs, width, chosen):
+@pytest.mark.parametrize("count", [31, 40])
+def test_auto_chooses_by_inputs_and_rows(inputs, width, chosen, count):
     draw = np.random.default_rng(0)
-    x = draw.normal(size=(40, inputs))
+    x = draw.normal(size=(count, inputs))
+    chosen = chosen if count > 31 else ["random"]
     net = PlatonicClassifier((width, 4)).fit(x, x[:, 0] > 0)
     assert net.record_.settings["projection"] == chosen
 
@@ -232,7 +336,9 @@ def test_a_target_that_never_changes_is_predicted(rows):
 BAD_SETTINGS = [
     ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be whole numbers from 1 on, got 0"),
     ({"hidden_layer_sizes": (2.5,)}, "got 2.5"),
-    ({"hidden_layer_sizes": "8"}, "a tuple with a width"),
+    ({"hidden_layer_sizes": "8"}, "'auto' or a tuple with a width"),
+    ({"scale_inputs": "both"}, "scale_inputs is one of together, each; got 'both'"),
+    ({"scale_inputs": None}, "scale_inputs is one of"),
     ({"hidden_layer_sizes": None}, "a tuple with a width"),
     ({"activation": "gelu"}, "activation is one of relu, .*; got 'gelu'; did you mean elu"),
     ({"activation": 3}, "name or a function"),

@@ -46,6 +46,19 @@ def test_batches_give_what_all_rows_give(rows, solver, projection):
     assert asked.classes_.tolist() == ["ant", "bee", "cat"]
 
 
+@pytest.mark.parametrize("scale", ["each", "together"])
+def test_batches_are_scaled_as_all_rows_are(rows, scale):
+    x, y, _ = (each[:900] for each in rows)
+    table = x * np.logspace(-3, 3, 18)
+    table[:, 4] = 7.0
+    asked = PlatonicClassifier((24,), ridge=1e-2, solver="cholesky", scale_inputs=scale)
+    whole = asked.fit(table, y).decision_function(table)
+    found = asked.fit_batches(batches_of(table, y, size=250)).decision_function(table)
+    np.testing.assert_allclose(found, whole, atol=1e-8)
+    assert asked.coefs_[0].shape == (18, 24)
+    assert not asked.coefs_[0][4].any()
+
+
 def test_numbers_in_batches(rows):
     x, _, y = rows
     several = np.stack([y, 100 - 7 * y], 1)

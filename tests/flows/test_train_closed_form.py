@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_wine
+from sklearn.preprocessing import StandardScaler
 
 import dovetail as dt
+from dovetail.closed_form import PlatonicClassifier
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.flows.train import OPTIONS, WAYS, train
@@ -45,7 +49,7 @@ def test_numbers_are_fitted_too(tmp_path):
     ("options", "said"),
     [
         ({"net": "lenet5"}, "multi-layer perceptrons"),
-        ({"args": {"norm": "batch"}}, "hidden= and activation= alone"),
+        ({"args": {"norm": "batch"}}, "hidden=, activation= and scale_inputs= alone"),
         ({"start": "other"}, "one new network"),
         ({"objective": "al"}, "is an option of --how modular"),
         ({"projection": ("randon",)}, "did you mean"),
@@ -59,6 +63,49 @@ def test_what_does_not_apply_is_refused_and_nothing_shelved(tmp_path, options, s
     with pytest.raises(SettingsError, match=said):
         fitted(tmp_path, **options)
     assert not list((tmp_path / "shelf").glob("*/*"))
+
+
+@pytest.fixture
+def wine(tmp_path):
+    """A table of thirteen columns of unlike units."""
+    x, y = load_wine(return_X_y=True)
+    lines = [",".join([*(str(a) for a in row), f"kind{b}"]) for row, b in zip(x, y, strict=True)]
+    table = tmp_path / "wine.csv"
+    table.write_text("\n".join([",".join([*(f"c{i}" for i in range(13)), "kind"]), *lines]))
+    return table
+
+
+def test_columns_of_a_table_are_divided_by_their_deviations(tmp_path, wine):
+    options = {"source": str(wine), "task_options": {"target": "kind"}}
+    each, together = (
+        fitted(tmp_path, **options, name="wine", args=args)
+        for args in (None, {"scale_inputs": "together"})
+    )
+    assert each.data["measures"]["test accuracy"] > 0.95
+    for outcome, scale in ((each, "each"), (together, "together")):
+        record = outcome.records[0]
+        assert record.settings["scale_inputs"] == scale
+        assert "divided by" in record.view()[-1].text
+        assert outcome.data["layers"]["settings"]["scale_inputs"] == scale
+    part = dt.Shelf(tmp_path / "shelf").get(each.data["ref"])
+    assert part.origin.settings["scale_inputs"] == "each"
+    task = dt.load_task(str(wine), target="kind")
+    inputs, targets = task.subset("train")
+    scaler = StandardScaler().fit(inputs.double())
+    plain = PlatonicClassifier().fit(scaler.transform(inputs.double()), targets)
+    with torch.no_grad():
+        found = part.module(inputs).numpy()
+    np.testing.assert_allclose(
+        found, plain.decision_function(scaler.transform(inputs.double())), atol=1e-3
+    )
+
+
+def test_without_widths_the_rows_decide(tmp_path, wine):
+    outcome = fitted(tmp_path, str(wine), task_options={"target": "kind"})
+    rows = dt.load_task(str(wine), target="kind").size("train")
+    assert outcome.records[0].settings["hidden_layer_sizes"] == [rows // 2]
+    assert fitted(tmp_path).records[0].settings["hidden_layer_sizes"] == [100]
+    assert fitted(tmp_path).records[0].settings["scale_inputs"] == "together"
 
 
 def test_pairs_are_refused(tmp_path):

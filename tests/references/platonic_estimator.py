@@ -18,9 +18,18 @@ def scaled(x):
     return centred / np.sqrt(np.mean([np.mean(column**2) for column in centred.T]))
 
 
-def outputs(x, y, projections, activation, alpha, beta, penalty):
+def standardised(x):
+    """Each column centred and divided by its own deviation; zero where it never changes."""
+    found = np.zeros(x.shape)
+    for j, column in enumerate(x.T):
+        if column.min() < column.max():
+            found[:, j] = (column - column.mean()) / column.std()
+    return found
+
+
+def outputs(x, y, projections, activation, alpha, beta, penalty, scale=scaled):
     """What the network gives for the rows it was fitted to, for given projections ``P``."""
-    z = scaled(x)
+    z = scale(x)
     for p in projections:
         t = alpha * np.hstack([np.ones((len(z), 1)), z, beta * y]) @ p
         weights, bias = ridge(z, t, penalty)

@@ -34,7 +34,7 @@ def test_every_variant_is_judged(tmp_path, monkeypatch, script):
     assert {row["kind"] for row in judged} == {
         row["kind"] for row in record.rows if "variant" not in row
     }
-    assert len(judged) == 28
+    assert len(judged) == 29
     assert all(10 < row["test"] <= 100 for row in judged)
 
 

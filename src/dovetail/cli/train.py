@@ -27,7 +27,7 @@ COMPATIBLE_EXAMPLE = (
 AVERAGING_EXAMPLE = (
     "torchrun --standalone --nproc-per-node 2 -m dovetail train mnist --average-every 50"
 )
-CLOSED_FORM_EXAMPLE = "dovetail train digits --how closed-form --set hidden=[64,32] --name solved"
+CLOSED_FORM_EXAMPLE = "dovetail train digits --how closed-form --set hidden=[300] --name solved"
 
 
 def add(parser: argparse.ArgumentParser) -> None:

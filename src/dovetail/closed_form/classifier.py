@@ -23,17 +23,19 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
     -1 and +1 for two classes, else one-hot.  There is no step size, no epoch, no gradient.
 
     Inputs are rows, or images of any shape (flattened; bytes are divided by 255).  They are centred
-    each, and scaled by one number for all.  Inputs of unlike units want a ``StandardScaler`` first.
+    each, and scaled by one number for all; inputs of unlike units want ``scale_inputs="each"``.
 
     Args:
-        hidden_layer_sizes: A width for each hidden layer; ``()`` for none, which is ridge.
+        hidden_layer_sizes: A width for each hidden layer; ``()`` for none, which is ridge;
+            ``"auto"`` for one layer of half as many units as there are rows, at least 10 and at
+            most 100 (with about as many units as rows a network predicts worst).
         activation: A name of :data:`~dovetail.closed_form.layers.ACTIVATIONS`, or any monotonic
             function of tensors.
         projection: Where a layer's target comes from
             (:mod:`dovetail.closed_form.projections`): one name for all layers, or a tuple, whose
             last goes on; ``"deterministic"`` for sorted PCA, then platonic PCA; ``"auto"`` for
-            sorted PCA in the first layer where there are 16 inputs or more and no fewer rows than
-            units, and random projections else.
+            sorted PCA in the first layer where there are 16 inputs or more, 32 rows or more and no
+            fewer rows than units, and random projections else.
         n_tries: How many random projections a layer tries; the least LSD wins.
         target_scale: :math:`\alpha`, the size of what enters the activations.
         label_weight: :math:`\beta`, how much of a layer's target are the labels; ``"auto"`` gives
@@ -50,6 +52,8 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
         rank: Cut the weights of hidden layers to this rank, and keep them as two factors where
             that is fewer numbers (:mod:`~dovetail.closed_form.low_rank`): wider for as many
             weights.  ``None`` leaves them whole.
+        scale_inputs: ``"together"`` divides all inputs by one number, ``"each"`` each by its own
+            deviation (:mod:`~dovetail.closed_form.scaling`); either is folded into the weights.
 
     After :meth:`fit`: ``classes_``; ``coefs_`` and ``intercepts_`` of all layers, on raw inputs;
     ``factors_``, for each hidden layer the two whose product its weights are, or ``None``;

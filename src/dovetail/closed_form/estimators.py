@@ -20,7 +20,7 @@ from dovetail.closed_form.batches import (
     surveyed,
     weighed,
 )
-from dovetail.closed_form.fit_record import PlatonicFit
+from dovetail.closed_form.fit_record import PlatonicFit, cautions
 from dovetail.closed_form.layers import Activation, Layer, activation_of
 from dovetail.closed_form.low_rank import factors_of
 from dovetail.closed_form.network import network_part
@@ -51,7 +51,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (100,),
+        hidden_layer_sizes: Any = "auto",
         activation: Any = "relu",
         projection: Any = "auto",
         n_tries: Any = 5,
@@ -64,6 +64,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         ema: Any = None,
         patience: Any = None,
         rank: Any = None,
+        scale_inputs: Any = "together",
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -77,6 +78,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         self.ema = ema
         self.patience = patience
         self.rank = rank
+        self.scale_inputs = scale_inputs
 
     def outputs(self, X: Any) -> Tensor:
         """What the network gives for inputs ``[m, ...]``: ``[m, k]``, float64.
@@ -126,7 +128,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         reader = type(self)()
         read = read_batch((X, y, sample_weight), targets, reader, reset=True)
         spread = surveyed(lambda: (read,), targets)
-        scaling = scaling_of(spread, read.x.shape[1], targets.width)
+        scaling = scaling_of(spread, read.x.shape[1], targets.width, settings.scale_inputs)
         block = weighed(read, targets.columns(read.y))
         weights = None if block.weights is None else block.weights / spread.row_weight
         rows = HeldRows(scaling.inputs(block.z), scaling.targets(block.y), weights)
@@ -141,7 +143,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         stream = Stream(batches, targets, reader)
         spread = surveyed(stream, targets, shared=distributed)
         inputs = int(np.prod(stream.shape))
-        scaling = scaling_of(spread, inputs, targets.width)
+        scaling = scaling_of(spread, inputs, targets.width, settings.scale_inputs)
         blocks = _scaled_blocks(stream, targets, scaling, spread.row_weight)
         reader.pixels_ = stream.pixels
         rows = StreamedRows(blocks, shared=distributed)
@@ -158,16 +160,18 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Fit, and only when all went well forget what was fitted before."""
         seed = int(told_by_each(settings.seed)[0]) if rows.shared else settings.seed
-        projections = settings.projections_for(len(scaling.centre), spread.rows)
+        copies = spread.weight / spread.row_weight  # a weight of 2 is two rows here as well
+        widths = settings.widths_for(copies)
+        projections = settings.projections_for(len(scaling.centre), widths, spread.rows, copies)
         show = None if isinstance(rows, StreamedRows) else False  # what is held takes moments
-        with progress("fitting", len(settings.widths), show=show) as step:
+        with progress("fitting", len(widths), show=show) as step:
 
             def told(_: int, fit: LayerFit) -> None:
                 step(f"LSD {fit.distance:.3g}")
 
             found = platonic(
                 rows,
-                settings.widths,
+                widths,
                 activation=settings.activation,
                 projections=projections,
                 tries=settings.tries,
@@ -183,12 +187,18 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             )
         layers = scaling.folded(found)
         record = PlatonicFit(
-            settings=self._told(settings, projections, seed),
+            settings=self._told(settings, widths, projections, seed),
             n=spread.rows,
             passes=passes(),
             start=found.start,
             layers=found.fits,
             kept=len(found.layers),
+            note=cautions(
+                found.fits[: len(found.layers)],
+                copies,
+                automatic=settings.ridge == "auto",
+                patient=settings.patience is not None,
+            ),
         )
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
@@ -227,10 +237,16 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
     def _class_names(self) -> tuple[str, ...] | None:
         return None
 
-    def _told(self, settings: Settings, projections: tuple[str, ...], seed: int) -> dict[str, Any]:
+    def _told(
+        self,
+        settings: Settings,
+        widths: tuple[int, ...],
+        projections: tuple[str, ...],
+        seed: int,
+    ) -> dict[str, Any]:
         named = isinstance(self.activation, str)
         return {
-            "hidden_layer_sizes": list(settings.widths),
+            "hidden_layer_sizes": list(widths),
             "activation": self.activation if named else shown(self.activation),
             "projection": list(projections),
             "n_tries": settings.tries,
@@ -241,6 +257,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             "ema": settings.ema,
             "patience": settings.patience,
             "rank": settings.rank,
+            "scale_inputs": settings.scale_inputs,
             "seed": seed,
         }
 

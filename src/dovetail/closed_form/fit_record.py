@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.closed_form.platonic import LayerFit
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, Text, View
 
-__all__ = ["PlatonicFit"]
+__all__ = ["PlatonicFit", "cautions"]
 
 MOST_LINES = 40
 """Of the table; of a deeper network every so-manieth layer is shown."""
+
+MORE, ROUNDING = 1.01, 1e-9
+"""An LSD that is higher by no more than this did not rise; targets are of the size of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,7 @@ class PlatonicFit(Record, kind="platonic-fit"):
     kept: int
     """Layers of the network; those behind were tried and dropped (``patience``)."""
     note: str = ""
-    """What else is to be said, such as what rounding the weights costs."""
+    """What else is to be said: what to be careful about, what rounding the weights costs."""
 
     @property
     def title(self) -> str:
@@ -83,3 +87,35 @@ class PlatonicFit(Record, kind="platonic-fit"):
             ),
             *([Text(self.note)] if self.note else []),
         )
+
+
+def cautions(layers: Sequence[LayerFit], rows: float, *, automatic: bool, patient: bool) -> str:
+    """What to be careful about in a network of these layers, a sentence each; or nothing.
+
+    Args:
+        layers: Those that were kept.
+        rows: How many were fitted, copies counted.
+        automatic: Whether the ridge was chosen by cross-validation.
+        patient: Whether layers behind the lowest LSD were to be dropped.
+
+    >>> layer = LayerFit(80, "random", 1.0, 5, 0.0, 10.0, 0.25, 0.01)
+    >>> cautions([layer], 100, automatic=True, patient=False)
+    'Hidden layer 1 has 80 units for 100 rows: about as many units as rows, or more, fit them by
+    heart, and the automatic ridge does not see it; try fewer units or a ridge of your own.'
+    """
+    found = []
+    wide = [i for i, layer in enumerate(layers) if 2 * layer.width > rows]
+    if automatic and wide:
+        found.append(
+            f"Hidden layer {wide[0] + 1} has {layers[wide[0]].width} units for {rows:.0f} rows: "
+            "about as many units as rows, or more, fit them by heart, and the automatic ridge does "
+            "not see it; try fewer units or a ridge of your own."
+        )
+    distances = [layer.distance for layer in layers]
+    best = min(range(len(layers)), key=distances.__getitem__, default=0)
+    if not patient and layers and distances[-1] > MORE * distances[best] + ROUNDING:
+        found.append(
+            f"The LSD is lowest after hidden layer {best + 1} ({distances[best]:.3g}) and rises to "
+            f"{distances[best + 1]:.3g} in the next; patience=1 stops where it rises."
+        )
+    return " ".join(found)

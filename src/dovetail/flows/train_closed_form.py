@@ -24,23 +24,35 @@ __all__ = ["PRECISIONS", "network_asked", "solve"]
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 """What the weights may be kept in; they are solved for in float64."""
 
+_SCALED = {
+    "each": "Each column was divided by its own deviation, which is in the weights; --set "
+    "scale_inputs=together takes one number for all.",
+    "together": "All columns were divided by one number; without --set scale_inputs=together each "
+    "is by its own deviation.",
+}
+"""What is said of a table."""
+
 
 def network_asked(net: str | None, args: dict[str, Any] | None) -> dict[str, Any]:
     """The arguments of an estimator that ``--net`` and ``--set`` stand for.
 
-    >>> network_asked(None, {"hidden": [64, 32]})
-    {'hidden_layer_sizes': (64, 32), 'activation': 'relu'}
+    >>> network_asked(None, {"hidden": [256, 64]})
+    {'hidden_layer_sizes': (256, 64)}
     """
     if net not in (None, "mlp"):
         raise SettingsError(
             f"closed form makes multi-layer perceptrons, not {net!r}; leave out --net and say the "
-            "widths, as --set hidden=[64,32]"
+            "widths, as --set hidden=[256,64]"
         )
-    known = {"hidden": (100,), "activation": "relu", **(args or {})}
-    if other := sorted(set(known) - {"hidden", "activation"}):
-        raise SettingsError(f"--set {other[0]}: closed form takes hidden= and activation= alone")
-    hidden = known["hidden"] if isinstance(known["hidden"], list | tuple) else (known["hidden"],)
-    return {"hidden_layer_sizes": tuple(hidden), "activation": known["activation"]}
+    asked = dict(args or {})
+    if other := sorted(set(asked) - {"hidden", "activation", "scale_inputs"}):
+        raise SettingsError(
+            f"--set {other[0]}: closed form takes hidden=, activation= and scale_inputs= alone"
+        )
+    if "hidden" in asked:
+        hidden = asked.pop("hidden")
+        asked["hidden_layer_sizes"] = tuple(hidden) if isinstance(hidden, list) else hidden
+    return asked
 
 
 def solve(
@@ -56,7 +68,8 @@ def solve(
     """Fit a multi-layer perceptron to the training split, and measure it on the test split.
 
     Args:
-        task: Of classes or numbers.
+        task: Of classes or numbers.  The columns of a table are of unlike units, and are divided by
+            their deviations each, unless ``network`` says otherwise.
         network: What :func:`network_asked` gives.
         projection: One, or one for each layer.
         tries: How many projections a layer tries.
@@ -70,7 +83,9 @@ def solve(
         raise TaskError(
             f"{task.name!r} is a task of kind {task.kind}; closed form fits classes and numbers"
         )
+    table = bool(task.input_names)
     settings = {
+        "scale_inputs": "each" if table else "together",
         **network,
         "projection": "auto" if projection is None else _one_or_several(projection),
         "n_tries": tries,
@@ -87,9 +102,10 @@ def solve(
     part = estimator.to_part(PRECISIONS[precision])
     told = {**estimator.record_.settings, "precision": precision}
     origin = replace(part.origin, settings=told, task=task.name, task_fingerprint=task.fingerprint)
-    part, test = part.changed(origin=origin), evaluate(part, task)
+    contract = replace(part.contract, inputs=task.input_names or None)
+    part, test = part.changed(origin=origin, contract=contract), evaluate(part, task)
     if precision == "float64":
-        note = "The weights are shelved in float64, as they were solved for."
+        kept = "The weights are shelved in float64, as they were solved for."
     else:
         exact = evaluate(estimator.to_part(), task).measures
         if any(isfinite(exact[name]) and not isfinite(test.measures[name]) for name in exact):
@@ -99,10 +115,14 @@ def solve(
             )
         part = with_measures(part, {f"float64 test {name}": exact[name] for name in exact})
         name, value = next(iter(test.measures.items()))
-        note = (
+        kept = (
             f"The weights are shelved in {precision}: test {name} {value:.4f}. In float64, as they "
             f"were solved for, it is {exact[name]:.4f}; --precision float64 keeps them so."
         )
+    notes = [estimator.record_.note.replace("patience=1", "--patience 1"), kept]
+    if table:
+        notes.insert(0, _SCALED[told["scale_inputs"]])
+    note = " ".join(each for each in notes if each)
     return part, replace(estimator.record_, settings=told, note=note), test
 
 

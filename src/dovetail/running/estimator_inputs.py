@@ -97,11 +97,18 @@ def as_labels(y: Any) -> Array:
 
     >>> as_labels(["owl", "cat"]).tolist()
     ['owl', 'cat']
+    >>> as_labels(["owl", float("nan")])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: the labels hold NaN in 1 of 2 rows, first in row 1; drop those
+    rows, or fill them with a class
     """
+    if isinstance(y, list | tuple):  # as an array, NaN beside text would be spelt "nan"
+        _refuse_missing(y)
     with _refusals():
         labels: Array = column_or_1d(_on_cpu(_given(y)), warn=True)
-        if labels.dtype.kind == "O" and any(each is None for each in labels):
-            raise TaskError("None is among the labels. Mend or drop those rows first")
+        if labels.dtype.kind == "O" or (labels.dtype.kind == "f" and np.isnan(labels).any()):
+            _refuse_missing(labels)
         finite = labels.dtype.kind == "f"  # names and integers always are
         check_array(labels, ensure_2d=False, dtype=None, ensure_all_finite=finite, input_name="y")
         check_classification_targets(labels)
@@ -271,6 +278,26 @@ def _refuse_text(targets: Any) -> None:
         )
     if any(each is None for each in cells):
         raise TaskError("None is among the targets. Mend or drop those rows first")
+
+
+def _refuse_missing(labels: Any) -> None:
+    missing = [i for i, each in enumerate(labels) if _is_nan(each)]
+    if missing:
+        raise TaskError(
+            f"the labels hold NaN in {len(missing)} of {len(labels)} rows, first in row "
+            f"{missing[0]}; drop those rows, or fill them with a class"
+        )
+    if any(each is None for each in labels):
+        raise TaskError("None is among the labels. Mend or drop those rows first")
+
+
+def _is_nan(label: Any) -> bool:
+    try:
+        return bool(label != label)
+    except TypeError:  # of pandas' NA nobody can say whether it equals itself
+        return True
+    except (RuntimeError, ValueError):  # a row of several
+        return False
 
 
 def _given(y: Any) -> Any:
