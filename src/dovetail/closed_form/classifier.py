@@ -27,8 +27,8 @@ class PlatonicClassifier(ClassifierMixin, PlatonicEstimator):  # type: ignore[mi
 
     Args:
         hidden_layer_sizes: A width for each hidden layer; ``()`` for none, which is ridge;
-            ``"auto"`` for one layer of half as many units as there are rows, at least 10 and at
-            most 100 (with about as many units as rows a network predicts worst).
+            ``"auto"`` for one layer of 100 units, or of half as many as there are rows where
+            those are 50 to 200 (with about as many units as rows a network predicts worst).
         activation: A name of :data:`~dovetail.closed_form.layers.ACTIVATIONS`, or any monotonic
             function of tensors.
         projection: Where a layer's target comes from
