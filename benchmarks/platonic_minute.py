@@ -31,7 +31,7 @@ from dovetail.closed_form.rows import HeldRows
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import seeded
 from dovetail.tasks.builtin import load_task
-from dovetail.tasks.task import Task
+from dovetail.tasks.task import Split, Task
 
 WIDTHS = {"tiny": (64, 32), "small": (3136, 2000, 1500)}
 CANDIDATES = {"tiny": ((64,), (64, 32)), "small": ((1960, 1568), (3136, 2000, 1500))}
@@ -101,9 +101,9 @@ def by_gradients(rows: Rows, tested: Rows, seconds: float) -> dict[str, float]:
     return {"test accuracy": float(right), "seconds": spent, "epochs": epochs}
 
 
-def rows_of(task: Task, *splits: str) -> Rows:
+def rows_of(task: Task, *splits: Split) -> Rows:
     """Pixels from 0 to 1 ``[n, d]``, float64, and classes ``[n]``."""
-    order = torch.cat([task.indices(split) for split in splits])  # type: ignore[arg-type]
+    order = torch.cat([task.indices(split) for split in splits])
     x = task.inputs[order].flatten(1).double()
     return x / x.max(), task.targets[order]
 

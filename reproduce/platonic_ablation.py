@@ -81,8 +81,9 @@ class Problem:
 def toy(draw: Callable[[int, int], Split], seed: int, points: int) -> tuple[Split, Split, Split]:
     """Training, validation and test points of one seed."""
     x, y = draw(seed, 5 * points // 2)
-    ends = (points, points + points // 2, len(x))
-    return tuple((x[a:b], y[a:b]) for a, b in zip((0, *ends), ends, strict=False))  # type: ignore
+    train, validation = slice(points), slice(points, points + points // 2)
+    test = slice(validation.stop, None)
+    return (x[train], y[train]), (x[validation], y[validation]), (x[test], y[test])
 
 
 @cache

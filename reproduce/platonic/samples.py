@@ -12,6 +12,7 @@ from torch import Tensor
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.builtin import load_task
+from dovetail.tasks.task import Split
 
 VALIDATION, BLOCK = 2000, 2000
 
@@ -32,8 +33,9 @@ class Images:
 def images(name: str, rows: int | None, seed: int) -> Images:
     task = load_task(name)
     found = []
-    for split, most in (("train", rows), ("validation", VALIDATION), ("test", None)):
-        inputs, labels = task.subset(split)  # type: ignore[arg-type]
+    sizes: dict[Split, int | None] = {"train": rows, "validation": VALIDATION, "test": None}
+    for split, most in sizes.items():
+        inputs, labels = task.subset(split)
         draw = generator(seed if split == "train" else 0, "beyond", split)
         chosen = torch.randperm(len(labels), generator=draw)[:most]
         found.append((as_float(inputs[chosen, 0]).double(), labels[chosen]))

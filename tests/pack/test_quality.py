@@ -395,3 +395,9 @@ def test_trials_count_and_compare_with_the_first():
     assert (trials.baseline, trials.examples, trials.left) == (5.0, 2, 4)
     assert trials.rise({"w": torch.tensor([2.0, 3.0])}, "").mean == 1.5
     assert trials.left == 3
+
+
+def test_a_pattern_that_protects_nothing_is_refused():
+    state = {"head.weight": torch.randn(30, 30)}
+    with pytest.raises(SettingsError, match=r"no tensor matches lossless 'hed\.\*'"):
+        smallest_within(state, quadratic(state, (1.0,)), 0.1, lossless=("hed.*",))

@@ -101,7 +101,7 @@ def pack_part(
         need_test(task)
     before = _measures(part, task)
     given = len(part.packed) if part.packed is not None and holds(part.packed, state) else None
-    settings: dict[str, Any] = {"channels": channels, "lossless": list(lossless), "seed": seed}
+    settings: dict[str, Any] = {"channels": channels, "lossless": list(lossless)}
     search: PartSearch | None = None
     loss: str | None = None
     if by in ("loss budget", "points"):
@@ -124,9 +124,9 @@ def pack_part(
         container, search = chosen.data, PartSearch.of(chosen.record, loss, given)
         settings |= {"budget": budget, "margin": margin}
     else:
-        decided: dict[str, Any] = {"extra_bits": extra_bits}
+        decided: dict[str, Any] = {"extra_bits": extra_bits, "seed": seed}
         if by == "bits":
-            decided = {"bits": bits if isinstance(bits, int) else dict(bits or {})}
+            decided = {"bits": bits if isinstance(bits, int) else dict(bits or {}), "seed": seed}
         elif by == "gradient":
             assert task is not None
             loss = loss_of(part, task)

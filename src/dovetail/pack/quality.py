@@ -23,6 +23,7 @@ from dovetail.pack.levels import path, quantisable, rise_curve
 from dovetail.pack.packed import describe
 from dovetail.pack.quality_record import PackSearch, SearchedTensor, finite
 from dovetail.pack.quantise import MOST_BITS
+from dovetail.pack.rules import refuse_unmatched
 from dovetail.pack.searching import Bits, Search
 from dovetail.pack.ties import Ties, ties_of
 from dovetail.pack.trials import Measure, Trials
@@ -58,7 +59,6 @@ def smallest_within(
     lossless: Sequence[str] = (),
     smallest: int = 256,
     most_calls: int = 100,
-    seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Chosen:
     r"""Pack tensors as small as a loss allows, with bits chosen for each of them.
@@ -88,7 +88,6 @@ def smallest_within(
         smallest: Tensors with fewer elements are kept exactly.
         most_calls: How often ``measure`` may be called.  Where there are too many tensors to try
             each alone, the distance from the given weights stands in for the loss.
-        seed: As in :func:`dovetail.pack.compress`; the search draws nothing.
         progress: Called with a few words after each measurement.
 
     Returns:
@@ -105,6 +104,7 @@ def smallest_within(
     """
     _check(loss_budget, margin, start_bits, most_calls, lossless)
     on_cpu = {name: checked(name, tensor) for name, tensor in state_dict.items()}
+    refuse_unmatched(lossless, on_cpu)
     ties, overlapping = ties_of(state_dict)
     # A copy: to measure weights in the model whose state was given overwrites what was given.
     state = {name: tensor.clone() for name, tensor in on_cpu.items()}
@@ -134,9 +134,7 @@ def smallest_within(
     def packed(bits: Bits) -> bytes:
         exact = [glob.escape(name) for name in state if name not in bits]
         rounded = {name: carried(state[name], bits[name]) for name in carrying & set(bits)}
-        return compress(
-            {**state, **rounded}, bits=bits, channels=channels, lossless=exact, seed=seed
-        )
+        return compress({**state, **rounded}, bits=bits, channels=channels, lossless=exact)
 
     data, found, rise = search.checked(lambda bits: packed(_for_each(bits, units)))
     bits = _for_each(found, units)
@@ -173,7 +171,6 @@ def smallest_within(
             "lossless": list(lossless),
             "smallest": smallest,
             "most_calls": most_calls,
-            "seed": seed,
         },
     )
     return Chosen(data, bits, trials.baseline + rise.mean, trials.baseline, record)
