@@ -132,7 +132,7 @@ def fitted(given: Problem, way: str, seed: int) -> list[Layer]:
         weights = weights + solved.labels @ p_y
         target = constant + moments.feature_mean @ p_z + moments.target_mean @ p_y
         layers.append(Layer(weights, target - moments.feature_mean @ weights, given.activation))
-        _, moments, rows = rows.best_of(layers[-1:], lambda _: 0.0)
+        _, moments, rows = rows.best_of(layers[-1:], lambda _: [0.0])
     weights = factorised(rows, moments, "auto", "auto").labels
     bias = moments.target_mean - moments.feature_mean @ weights
     return [*layers, Layer(weights, bias, nn.Identity())]

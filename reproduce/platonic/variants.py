@@ -220,7 +220,7 @@ class Way:
         moments = moments_of(rows)
         first = self._made(self.first, rows, moments, self.widths[0], seed)
         first = first if self.rank is None else cut_to_rank(first, moments, self.rank)
-        _, moments, rows = rows.best_of([first], lambda _: 0.0)
+        _, moments, rows = rows.best_of([first], lambda _: [0.0])
         told, of_told = self._weighed(rows, moments)
         width = self.widths[1] // 2 if self.halves else self.widths[1]
         second = self._made(self.second, told, of_told, width, seed)
@@ -251,7 +251,7 @@ class Way:
         return weights + one + two + outputs * (two + 1)
 
     def _head(self, rows: Rows, layer: Layer) -> Layer:
-        _, moments, rows = rows.best_of([layer], lambda _: 0.0)
+        _, moments, rows = rows.best_of([layer], lambda _: [0.0])
         weights = self.head_penalty(rows, moments).labels
         bias = moments.target_mean - moments.feature_mean @ weights
         return Layer(weights, bias, nn.Identity())
