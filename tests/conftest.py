@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+# One thread, here and in what is started from here: on a busy machine two are slower than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 
-torch.set_num_threads(1)  # on a busy machine two threads are slower than one
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ NETS = {
     "mlp": {"shape": [3, 8, 8]},
     "resnet8": {"size": 8},
     "resnet20": {"size": 8, "width": 4},
-    "resnet56": {"size": 8, "width": 4},
 }
 
 

@@ -272,33 +272,38 @@ def _kept(s: Sizes) -> int:
     return min(s.inputs * s.sample_bytes, FEATURES)
 
 
+def _peak(side: int, matrices: int, blocked: int) -> int:
+    """Bytes at the worst moment: one matrix is summed from blocks, and several make its root."""
+    return max(8 * side**2 + 2 * min(BLOCK, blocked), 8 * matrices * side**2)
+
+
 def _gram(s: Sizes, columns: int) -> float:
     """Operations of inner products with so many other inputs."""
     return 2.0 * s.inputs * columns * s.outputs * s.sample_bytes / 4
 
 
 def _function(s: Sizes) -> Needs:
-    memory = 24 * s.rows**2 + _kept(s) + 2 * min(BLOCK, 8 * s.rows**2)
+    memory = _kept(s) + _peak(s.rows, 3, 8 * s.rows**2)
     return _needs(s, "function", memory, _gram(s, s.inputs) / 2 + s.rows**3 / 3)
 
 
 def _parameter(s: Sizes) -> Needs:
-    block = min(BLOCK, 8 * s.rows * s.parameters)
-    memory = 24 * s.parameters**2 + 2 * block
+    memory = _peak(s.parameters, 3, 8 * s.rows * s.parameters)
     work = 2.0 * s.rows * s.parameters**2 + s.parameters**3 / 3
     return _needs(s, "parameter", memory, work)
 
 
 def _cg(s: Sizes) -> Needs:
     rank = rank_for(s.rows, s.parameters)
-    memory = 32 * s.rows * rank + s.inputs * s.sample_bytes + 48 * s.parameters + 80 * s.rows
-    memory += 2 * min(BLOCK, s.inputs * s.sample_bytes)
+    features = s.inputs * s.sample_bytes
+    memory = features + 48 * s.parameters + 80 * s.rows
+    memory += max(32 * s.rows * rank, 2 * min(BLOCK, features))
     work = _gram(s, -(-rank // s.outputs)) + 12.0 * s.rows * rank**2
     return _needs(s, "cg", memory, work + PRODUCTS * 2.0 * s.rows * s.parameters)
 
 
 def _laplace(s: Sizes) -> Needs:
-    memory = 40 * s.rows**2 + _kept(s) + 2 * min(BLOCK, 8 * s.rows**2)
+    memory = _kept(s) + _peak(s.rows, 5, 8 * s.rows**2)
     return _needs(s, "laplace", memory, _gram(s, s.inputs) / 2 + NEWTON * s.rows**3 / 3)
 
 

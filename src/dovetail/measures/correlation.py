@@ -31,7 +31,7 @@ def channel_correlation(a: Tensor, b: Tensor) -> Tensor:
     """Channel i of ``a`` with channel i of ``b``, both ``[n, d]`` or ``[n, d, ...]``: ``[d]``.
 
     >>> a = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
-    >>> channel_correlation(a, -a)
+    >>> channel_correlation(a, -a).round(decimals=9)
     tensor([-1.,  0.], dtype=torch.float64)
     """
     return CrossMoments.of(a, b).correlations().diagonal()
@@ -41,7 +41,8 @@ def best_permutation(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """For each channel of ``a`` its partner in ``b``, and the correlation of the two: ``[d]`` each.
 
     >>> a = torch.tensor([[0.0, 1.0], [1.0, 5.0], [2.0, 3.0]])
-    >>> best_permutation(a, a.flip(1))
+    >>> partner, correlation = best_permutation(a, a.flip(1))
+    >>> partner, correlation.round(decimals=9)
     (tensor([1, 0]), tensor([1., 1.], dtype=torch.float64))
     """
     return CrossMoments.of(a, b).matched()
