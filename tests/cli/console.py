@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forked import PATIENCE
+
 from dovetail.cli.main import main
 
 COMMAND = (sys.executable, "-c", "from dovetail.cli.main import main; raise SystemExit(main())")
@@ -30,7 +32,7 @@ class Said:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", **more}
+    return {**os.environ, "COLUMNS": "100", **more}
 
 
 def spawn(*words: object, folder: Path, flags: tuple[str, ...] = (), **more: str) -> Said:
@@ -42,7 +44,7 @@ def spawn(*words: object, folder: Path, flags: tuple[str, ...] = (), **more: str
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     return Said(done.returncode, done.stdout, done.stderr)
 
@@ -56,14 +58,3 @@ def call(capsys: Any, *words: object) -> Said:
         code = int(stop.code or 0)
     said = capsys.readouterr()
     return Said(code, said.out, said.err)
-
-
-def main_in(folder: str, words: list[str]) -> None:
-    """Run a command in that folder, in a process that was forked for it."""
-    import torch
-
-    torch.set_num_threads(1)  # as in environment(): another count gives other last digits
-    os.chdir(folder)
-    with open(os.devnull, "w") as nowhere:
-        sys.stdout = nowhere
-        raise SystemExit(main(words))

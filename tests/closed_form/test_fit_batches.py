@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import weakref
 
 import numpy as np
 import pytest
 import torch
+from forked import meet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
@@ -228,7 +226,6 @@ PROCESS = """
 import sys
 import numpy as np
 import torch
-torch.set_num_threads(1)
 from dovetail.closed_form import PlatonicClassifier, PlatonicRegressor
 from dovetail.core.errors import TaskError
 
@@ -266,12 +263,7 @@ def test_two_processes_are_one(rows, tmp_path):
     order = np.argsort(y != "ant", kind="stable")  # neither process sees all classes
     x, y, numbers = x[order], y[order], numbers[order]
     np.savez(tmp_path / "data.npz", x=x, y=y, numbers=numbers)
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, str(rank), str(tmp_path)], env=env)
-        for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    meet(PROCESS, tmp_path)
     one, two = (np.load(tmp_path / f"found{rank}.npz") for rank in (0, 1))
     assert set(y[:200]) != set(y[200:])
     for name in ("scores", "classes", "numbers", "n"):

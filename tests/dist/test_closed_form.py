@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from forked import meet
 from safetensors.torch import load_file
 
 from dovetail.closed_form.platonic import platonic
@@ -17,7 +14,6 @@ PROCESS = """
 import sys
 import torch
 from safetensors.torch import save_file
-torch.set_num_threads(1)
 from dovetail.closed_form.platonic import platonic
 from dovetail.closed_form.rows import Block, HeldRows, StreamedRows, moments_of
 from dovetail.core.errors import SettingsError, TaskError
@@ -91,19 +87,7 @@ def meeting(tmp_path_factory):
     weights = torch.rand(150, generator=draw, dtype=torch.float64) + 0.5
     data = {"x": x, "y": x[:, :2].sin() + x[:, 2:3], "weights": weights, "cases": CASES}
     torch.save(data, folder / "data.pt")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(rank), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    meet(PROCESS, folder)
     return folder, data
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from forked import meet
 from safetensors.torch import load_file
 
 from dovetail.dist import is_distributed, merge_across, rank_and_size
@@ -19,7 +16,6 @@ PROCESS = """
 import sys
 import torch
 from safetensors.torch import save_file
-torch.set_num_threads(1)
 from dovetail.dist import is_distributed, merge_across, rank_and_size
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.statistics import PairStatistics
@@ -58,19 +54,7 @@ def meeting(tmp_path_factory):
         "same": first % 3 == 0,
     }
     torch.save(data, folder / "data.pt")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(rank), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    meet(PROCESS, folder)
     return folder, data
 
 

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from forked import meet
 
 import dovetail as dt
 from dovetail.ranking.ranker import rank
 
+PROCESS = """
+import sys
+import torch.distributed as dist
+import dovetail as dt
+from dovetail.ranking.ranker import rank
+
+process, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=process, world_size=2)
+digits = dt.load_task("digits")
+nets = {f"{width} wide": dt.build("mlp", hidden=(width,)) for width in (3, 32)}
+for by in ("logme", "ridge-loo"):
+    ranking = rank(nets, digits, by=by, at="hidden1", samples=201)
+    ranking.save(f"{folder}/{by}-{process}.json")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def meeting(tmp_path_factory):
+    """What two processes wrote."""
+    folder = tmp_path_factory.mktemp("meeting")
+    meet(PROCESS, folder)
+    return folder
+
 
 @pytest.mark.parametrize("by", ["logme", "ridge-loo"])
-def test_two_processes_rank_like_one(tmp_path, by):
-    script = Path(__file__).with_name("torchrun_rank.py")
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*run, str(script), str(tmp_path), by],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = [dt.load_record(tmp_path / f"{by}-{i}.json") for i in (0, 1)]
+def test_two_processes_rank_like_one(meeting, by):
+    found = [dt.load_record(meeting / f"{by}-{i}.json") for i in (0, 1)]
     nets = {f"{width} wide": dt.build("mlp", hidden=(width,)) for width in (3, 32)}
     alone = rank(nets, dt.load_task("digits"), by=by, at="hidden1", samples=201)
     for ranking in found:

@@ -1,7 +1,6 @@
-"""A training that is killed at random moments, and started again, ends with the same bytes."""
+"""A training that is killed at any moment, and started again, ends with the same bytes."""
 
 import hashlib
-import multiprocessing
 import os
 import random
 import signal
@@ -10,11 +9,16 @@ import time
 from subprocess import DEVNULL
 
 import pytest
-from cli.console import COMMAND, environment, main_in, spawn
+import torch
+from cli.console import COMMAND, call, environment
+from forked import PATIENCE, start
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from dovetail.cli.main import main
 
 TRAIN = [
     *("train", "digits", "--net", "mlp", "--set", "hidden=[64]", "--set", "norm=batch"),
-    *("--epochs", "35", "--batch-size", "16", "--augment", "shift:1", "--patience", "30"),
+    *("--batch-size", "16", "--augment", "shift:1", "--patience", "30"),
     *("--checkpoint-seconds", "0.02", "--name", "net", "--json"),
 ]
 
@@ -24,63 +28,77 @@ def sha256(folder):
     return hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def in_a_new_process(folder):
-    process = subprocess.Popen([*COMMAND, *TRAIN], cwd=folder, env=environment(), stdout=DEVNULL)
-    return process.pid, lambda: process.poll() is None, process.wait
-
-
-def forked(folder):
-    """From a server that has imported torch already: a real process, there at once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dovetail.flows.train", "sklearn.datasets"])
-    process = context.Process(target=main_in, args=(str(folder), TRAIN))
-    process.start()
-    return process.pid, process.is_alive, process.join
-
-
-def killed(folder, pause, start):
-    """Start, wait until a checkpoint is written and a while longer, kill; whether it was alive."""
-    before = [path.stat().st_mtime_ns for path in checkpoints(folder)]
-    pid, alive, wait = start(folder)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and alive():
-        now = [path.stat().st_mtime_ns for path in checkpoints(folder)]
-        if now and now != before:
-            break
-        time.sleep(0.002)
-    time.sleep(pause)
-    was_alive = alive()
-    if was_alive:
-        os.kill(pid, signal.SIGKILL)
-    wait()
-    return was_alive
-
-
 def checkpoints(folder):
     return [path for path in folder.glob(".dovetail-runs/*.safetensors") if path.exists()]
 
 
-def story(tmp_path, kills, longest, start):
+def written(folder):
+    """When; a checkpoint may be replaced while one looks."""
+    try:
+        return [path.stat().st_mtime_ns for path in checkpoints(folder)]
+    except FileNotFoundError:
+        return written(folder)
+
+
+def train_and_die(folder, words, threads, steps):
+    """Train in that folder; so many steps after the next checkpoint, be killed."""
+    before, left = written(folder), [steps]
+
+    def count(*_):
+        if written(folder) != before:
+            left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.set_num_threads(threads)  # another count gives other last digits
+    register_optimizer_step_post_hook(count)
+    os.chdir(folder)
+    main(words)
+
+
+def killed_after_steps(folder, words, draw):
+    """In a process that was forked for it."""
+    args = (folder, words, torch.get_num_threads(), draw.randrange(25))
+    process = start(train_and_die, *args)
+    process.join(PATIENCE)
+    return process.exitcode == -signal.SIGKILL
+
+
+def killed_after_a_while(folder, words, draw):
+    """In a process of its own, from outside, at whatever it was doing."""
+    before = written(folder)
+    process = subprocess.Popen([*COMMAND, *words], cwd=folder, env=environment(), stdout=DEVNULL)
+    while written(folder) == before and process.poll() is None:
+        time.sleep(0.002)
+    time.sleep(draw.uniform(0, 0.02))
+    process.kill()
+    return process.wait(PATIENCE) == -signal.SIGKILL
+
+
+def story(tmp_path, capsys, monkeypatch, kills, epochs, killed):
+    words = [*TRAIN, "--epochs", str(epochs)]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    expected = spawn(*TRAIN, folder=whole)
+    monkeypatch.chdir(whole)
+    expected = call(capsys, *words)
     assert expected.code == 0, expected.err
     draw = random.Random(8)
-    died = sum(killed(broken, draw.uniform(0, longest), start) for _ in range(kills))
+    died = sum(killed(broken, words, draw) for _ in range(kills))
     assert died == kills  # else the training was over before it could be killed
     assert checkpoints(broken)
-    finished = spawn(*TRAIN, folder=broken)
+    monkeypatch.chdir(broken)
+    finished = call(capsys, *words)
     assert finished.code == 0, finished.err
     assert finished.json["resumed"]
     assert sha256(broken) == sha256(whole)
     assert {**finished.json, "resumed": False} == expected.json
 
 
-def test_five_kills(tmp_path):
-    story(tmp_path, 5, 0.2, forked)
+def test_five_kills(tmp_path, capsys, monkeypatch):
+    story(tmp_path, capsys, monkeypatch, 5, 12, killed_after_steps)
 
 
 @pytest.mark.slow
-def test_twenty_kills(tmp_path):
-    story(tmp_path, 20, 0.02, in_a_new_process)
+def test_twenty_kills(tmp_path, capsys, monkeypatch):
+    story(tmp_path, capsys, monkeypatch, 20, 100, killed_after_a_while)
