@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import sys
 import traceback
 from pathlib import Path
@@ -36,22 +37,47 @@ def start(target, *args):
 
 def meet(source, folder):
     """Run a script in two processes, whose arguments are their rank and the folder."""
-    started = [start(_run, source, str(rank), str(folder)) for rank in range(2)]
+    started = [start(_run_source, source, str(rank), str(folder)) for rank in range(2)]
     for rank, process in enumerate(started):
-        process.join(PATIENCE)
-        wrong = Path(folder, f"wrong{rank}")
-        assert not wrong.exists(), wrong.read_text()
-        assert process.exitcode == 0
+        _end(process, Path(folder, f"wrong{rank}"))
 
 
-def _run(source, rank, folder):
+def run_file(path, *words, folder):
+    """Run a script with these words after its name, in a process of its own."""
+    _end(
+        start(_run_file, str(path), [str(word) for word in words], str(folder)),
+        Path(folder, "wrong"),
+    )
+
+
+def _end(process, wrong):
+    process.join(PATIENCE)
+    assert not wrong.exists(), wrong.read_text()
+    assert process.exitcode == 0
+
+
+def _run_source(source, rank, folder):
     import torch
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     sys.argv = ["script", rank, folder]
+    code = compile(source, "script", "exec")
+    _told(lambda: exec(code, {"__name__": "__main__"}), Path(folder, f"wrong{rank}"))
+
+
+def _run_file(path, words, folder):
+    sys.argv = [path, *words]
+    sys.path.insert(0, str(Path(path).parent))
+    with open(os.devnull, "w") as sys.stdout:
+        _told(lambda: runpy.run_path(path, run_name="__main__"), Path(folder, "wrong"))
+
+
+def _told(work, wrong):
+    """Do it; write what goes wrong to a file, and leave at once: others may be waiting."""
     try:
-        exec(compile(source, "script", "exec"), {"__name__": "__main__"})
-    except BaseException:
-        Path(folder, f"wrong{rank}").write_text(traceback.format_exc())
-        os._exit(1)  # at once: the other one waits for it
+        work()
+    except BaseException as error:
+        if not (isinstance(error, SystemExit) and not error.code):
+            wrong.write_text(traceback.format_exc())
+            os._exit(1)

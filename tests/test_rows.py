@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -147,10 +148,14 @@ def undocumented(source):
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def imports_in(path):
+    return imports_of(path.read_text(), module_name(path), path.name == "__init__.py")
+
+
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_imports_point_down(path):
-    imported = imports_of(path.read_text(), module_name(path), path.name == "__init__.py")
-    assert violations(module_name(path), imported) == []
+    assert violations(module_name(path), imports_in(path)) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
@@ -163,11 +168,7 @@ def test_files_are_short_and_public_names_explained(path):
 def test_no_module_imports_itself_in_a_circle():
     names = {module_name(path): path for path in FILES}
     graph = {
-        name: {
-            other
-            for other in imports_of(path.read_text(), name, path.name == "__init__.py")
-            if other in names and other != name
-        }
+        name: {other for other in imports_in(path) if other in names and other != name}
         for name, path in names.items()
         if name != "dovetail"
     }

@@ -1,15 +1,32 @@
-"""Every competitor is a scikit-learn estimator with its default arguments."""
+"""Every estimator of `adapt` is a scikit-learn estimator: quick settings here, defaults if slow."""
 
 from __future__ import annotations
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.adapt.ablr import AdaptiveBayesianRegressor
+from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.probe import Probe
 from dovetail.adapt.probe_regressor import ProbeRegressor
 from dovetail.adapt.rbf import RBFRegressor
+from dovetail.adapt.regressor import LinearizedRegressor
+
+AS_THEY_COME = [Probe(), ProbeRegressor(), LinearizedRegressor()]
+COSTLY = [LinearizedClassifier, AdaptiveBayesianRegressor, RBFRegressor]
+QUICK = [
+    LinearizedClassifier(prior=1.0),
+    AdaptiveBayesianRegressor(steps=10),
+    RBFRegressor(restarts=0),
+]
 
 
-@parametrize_with_checks([Probe(), ProbeRegressor(), AdaptiveBayesianRegressor(), RBFRegressor()])
+@parametrize_with_checks([*AS_THEY_COME, *QUICK])
 def test_is_a_scikit_learn_estimator(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([kind() for kind in COSTLY])
+def test_is_a_scikit_learn_estimator_with_its_default_arguments(estimator, check):
     check(estimator)

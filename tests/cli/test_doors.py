@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from cli.console import COMMAND, environment, spawn
+from cli.console import COMMAND, environment
+from forked import PATIENCE
 
 from dovetail.cli import main as door
 from dovetail.cli.common import key_value
@@ -26,15 +27,6 @@ def test_help_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(command in done.stdout for command in COMMANDS)
-
-
-def test_help_is_instant(tmp_path):
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        assert spawn("--help", folder=tmp_path).code == 0
-        taken.append(time.perf_counter() - began)
-    assert min(taken) < 0.4
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -131,7 +123,7 @@ def test_a_full_disk_is_told(run, monkeypatch):
 
 def test_a_reader_that_leaves_early_is_no_error(furnished):
     done = subprocess.run(
-        f"{shlex.join(COMMAND)} predict net images.npy --json | head -c 1",
+        f"{shlex.join(COMMAND)} shelf show net --json | head -c 1",
         shell=True,
         cwd=furnished,
         env=environment(),
@@ -165,10 +157,10 @@ def test_ctrl_c_while_training_leaves_a_run_that_goes_on(tmp_path):
         began = time.monotonic()
         while not list(tmp_path.glob(".dovetail-runs/*.safetensors")):
             assert process.poll() is None
-            assert time.monotonic() - began < 60
+            assert time.monotonic() - began < PATIENCE
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run_file
 
 from dovetail.core.evidence import Evidence
 from dovetail.core.records import load_record
@@ -24,14 +23,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_script_leaves_its_records(tmp_path, script, records):
     kept, output = tmp_path / "kept", tmp_path / f"{script}.json"
     where = ["--scale", "tiny", "--kept", str(kept), "--output", str(output)]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "reproduce" / f"{script}.py"), *where],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_file(ROOT / "reproduce" / f"{script}.py", *where, folder=tmp_path)
     assert {file.stem for file in tmp_path.glob("*.json")} == records
     for name in records:
         record = load_record(tmp_path / f"{name}.json")

@@ -13,13 +13,13 @@ from dovetail.running.along import features_along
 @pytest.fixture
 def task():
     draw = torch.Generator().manual_seed(0)
-    return dt.Task(torch.rand(40, 3, 32, 32, generator=draw), [0, 1, 2, 3] * 10)
+    return dt.Task(torch.rand(12, 3, 32, 32, generator=draw), [0, 1, 2, 3] * 3)
 
 
 @pytest.mark.parametrize("pooling", ["average", "flatten"])
 @pytest.mark.parametrize("net", ["resnet8", "vgg13"])
 def test_equals_each_front_alone(task, net, pooling):
-    part = dt.build(net, classes=4)
+    part = dt.build(net, classes=4, width=4)
     names = [point.name for point in dt.cut_points(part)][::3]
     along = features_along(part, names, task, pooling=pooling)
     assert list(along) == names

@@ -1,4 +1,4 @@
-"""The same story at the command line, each command a process of its own."""
+"""The same story at the command line, some of its commands in a process of their own."""
 
 import json
 
@@ -30,12 +30,12 @@ def test_from_training_to_the_report(tmp_path, capsys, monkeypatch):
 
     points = [point["at"] for point in run("cut", "net")["points"]]
     assert "hidden1" in points
-    halves = run("cut", "net", "--at", "hidden1", own_process=True)
+    halves = run("cut", "net", "--at", "hidden1")
     assert (halves["front"], halves["back"]) == ("net.front@1", "net.back@1")
 
     joined = run(
         "join", "net.front", "net.back", "--task", "digits", "--name", "again",
-        "--record", "records", own_process=True,
+        "--record", "records",
     )  # fmt: skip
     assert joined["ref"] == "again@1"
     assert joined["why_not"] == []
@@ -43,17 +43,17 @@ def test_from_training_to_the_report(tmp_path, capsys, monkeypatch):
 
     images, targets = load_task("digits").subset("test")
     np.save("images.npy", images[:20].numpy())
-    said = run("predict", "again", "images.npy", own_process=True)["predictions"]
+    said = run("predict", "again", "images.npy")["predictions"]
     right = [int(row["class"]) == int(y) for row, y in zip(said, targets, strict=False)]
     assert len(said) == 20
     assert sum(right) >= 14
-    assert run("predict", "net", "images.npy")["predictions"] == said
+    assert run("predict", "net", "images.npy", own_process=True)["predictions"] == said
 
     listed = run("shelf", "ls")
     assert all(name in json.dumps(listed) for name in ("net@1", "net.front@1", "again@1"))
     shown = json.dumps(run("shelf", "show", "again"))
     assert "digits" in shown or "join" in shown
-    run("shelf", "verify", own_process=True)
+    run("shelf", "verify")
     assert run("shelf", "rm", "again@1")["removed"] == ["again@1"]
     assert "again@1" not in json.dumps(run("shelf", "ls"))
 
@@ -111,6 +111,7 @@ def test_the_demo(toured):
     assert data["packed"]["size"] < data["packed"]["full"] / 2
 
 
+@pytest.mark.slow
 def test_the_demo_a_second_time(toured, capsys, monkeypatch):
     folder, first = toured
     monkeypatch.chdir(folder)
