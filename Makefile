@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test lint data bench docs slow reproduce clean help
+.PHONY: demo test test-elsewhere lint data bench docs slow reproduce clean help
 
 help:
 	@echo "make demo       set up and run the tour: train, cut, shelve, join, measure, report"
 	@echo "make test       set up and run the tests"
+	@echo "make test-elsewhere  run them as other processors and busier machines would (an hour)"
 	@echo "make lint       ruff and mypy"
 	@echo "make data       fetch the data sets that reproduce/ and benchmarks/ need into data/"
 	@echo "make bench      run every benchmark; each prints a ratio to its peer"
@@ -22,6 +23,9 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-elsewhere: $(VENV)/.dev
+	$(BIN)/python scripts/test_elsewhere.py
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow tests
