@@ -8,15 +8,15 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 .PHONY: demo test test-elsewhere lint data bench docs slow reproduce clean help
 
 help:
-	@echo "make demo       set up and run the tour: train, cut, shelve, join, measure, report"
-	@echo "make test       set up and run the tests"
+	@echo "make demo            set up and run the tour: train, cut, shelve, join, measure, report"
+	@echo "make test            set up and run the tests"
 	@echo "make test-elsewhere  run them as other processors and busier machines would (an hour)"
-	@echo "make lint       ruff and mypy"
-	@echo "make data       fetch the data sets that reproduce/ and benchmarks/ need into data/"
-	@echo "make bench      run every benchmark; each prints a ratio to its peer"
-	@echo "make reproduce  run the claims of the sources, small (some four hours the first time)"
-	@echo "make docs       build the documentation into site/"
-	@echo "make slow       proofs that take minutes"
+	@echo "make lint            ruff and mypy"
+	@echo "make data            fetch the data sets that reproduce/ and benchmarks/ need into data/"
+	@echo "make bench           run every benchmark; each prints a ratio to its peer"
+	@echo "make reproduce       run the claims of the sources, small (some four hours the first time)"
+	@echo "make docs            build the documentation into site/"
+	@echo "make slow            proofs that take minutes"
 
 demo: $(VENV)/.run
 	$(BIN)/dovetail demo
