@@ -138,6 +138,6 @@ def test_more_refusals(monkeypatch):
         load_task(Pictures(), test=Endless())
     with pytest.raises(TaskError, match="not from a Endless"):
         load_task(Endless())
-    monkeypatch.setattr(datasets, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(datasets, "MOST_BYTES", 1000)
     with pytest.raises(TaskError, match=r"20 items like item 0 .* make them smaller"):
         load_task(Pictures())

@@ -136,7 +136,7 @@ def test_a_pipe_is_not_waited_for_and_a_broken_link_is_named(tmp_path):
     os.mkfifo(tmp_path / "cat" / "pipe.png")
     assert load_task(tmp_path).size() == 20
     (tmp_path / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    with pytest.raises(TaskError, match=r"gone.png: not a readable image \(.*No such file"):
+    with pytest.raises(TaskError, match=r"gone.png: not a readable image \(no such file\)"):
         load_task(tmp_path)
 
 
@@ -247,7 +247,7 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch):
 
 def test_too_much_for_memory_says_what_would_fit(tmp_path, monkeypatch):
     pets(tmp_path, size=(60, 80))
-    monkeypatch.setattr(image_folder, "_MOST_BYTES", 20 * 3 * 30 * 40 + 5)
+    monkeypatch.setattr(image_folder, "MOST_BYTES", 20 * 3 * 30 * 40 + 5)
     with pytest.raises(TaskError, match=r"size=\(30, 40\) would fit"):
         load_task(tmp_path)
     assert load_task(tmp_path, size=(30, 40)).input_shape == (3, 30, 40)

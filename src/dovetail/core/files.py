@@ -30,6 +30,13 @@ __all__ = [
 HIDDEN = ".dovetail-"
 """Prefix of unfinished work; whatever bears it may be swept away."""
 
+_SPECIAL = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
 
 def write_whole(path: Path, data: bytes | str) -> None:
     """Write a file so that it is either the old one or the new one, never a mixture.
@@ -101,21 +108,27 @@ def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
     >>> open_plain(Path("/"))
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.FormatError: /: not a plain file
+    dovetail.core.errors.FormatError: /: a folder, not a plain file
     """
     # Without O_NONBLOCK a pipe that nobody writes to would hold us in open() for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         if not links and path.is_symlink():  # O_NOFOLLOW below holds even if it becomes one now
             raise FormatError(f"{path}: a link, not a plain file")
+        _refuse_special(path, path.stat().st_mode)  # to open a device may already do something
         handle = os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0))
+    except FormatError:
+        raise
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte
-        raise FormatError(f"{path}: cannot be read ({error})") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        why = error.strerror if isinstance(error, OSError) else error
+        raise FormatError(f"{path}: cannot be read ({why or error})") from None
+    try:
+        _refuse_special(path, os.fstat(handle).st_mode)  # it may have been exchanged since
+    except FormatError:
         os.close(handle)
-        raise FormatError(f"{path}: not a plain file")
+        raise
     return os.fdopen(handle, "rb")
 
 
@@ -145,6 +158,16 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a plain file's bytes, in hexadecimal."""
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    """Refuse what ``stat`` says is no plain file: a folder, or what may be read without end."""
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise FormatError(f"{path}: a folder, not a plain file")
+    what = next((word for is_such, word in _SPECIAL if is_such(mode)), "something else")
+    raise FormatError(f"{path}: {what}, not a plain file; save what it gives to one and name that")
 
 
 def _neighbour(path: Path) -> Path:

@@ -19,7 +19,7 @@ from dovetail.running.preprocess import refuse_other_inputs
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.new_images import image_paths, read_images
 from dovetail.tasks.new_rows import is_table, read_new_rows
-from dovetail.tasks.readers import read_arrays
+from dovetail.tasks.npz_files import read_arrays
 
 __all__ = ["predict"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -106,17 +108,17 @@ def class_targets(targets: Any, classes: Sequence[Any] | None) -> tuple[Tensor, 
     (tensor([0, 1, 1]), ('cat', 'ant'))
     """
     values = _label_array(targets)
-    unique, code = np.unique(values, return_inverse=True)
-    found = [str(value) for value in unique.tolist()]
+    unique, code = _told_apart(values)
+    found = _class_names(unique)
     if classes is None:
-        return torch.from_numpy(code.astype(np.int64).reshape(-1)), tuple(found)
+        return torch.from_numpy(code), found
     names = _class_names(classes)
     place = {name: i for i, name in enumerate(names)}
     unknown = [name for name in found if name not in place]
     if unknown:
         if values.dtype.kind not in "iu":
             raise TaskError(f"unknown class {unknown[0]!r}{nearest(unknown[0], names)}")
-        outside = [v for v in unique.tolist() if not 0 <= v < len(names)]
+        outside = [v for v in unique if not 0 <= v < len(names)]
         if outside:
             raise TaskError(
                 f"target {outside[0]} is neither the name of a class nor an index below "
@@ -124,7 +126,7 @@ def class_targets(targets: Any, classes: Sequence[Any] | None) -> tuple[Tensor, 
             )
         return torch.from_numpy(values.astype(np.int64)), names
     table = np.array([place[name] for name in found], dtype=np.int64)
-    return torch.from_numpy(table[code.reshape(-1)]), names
+    return torch.from_numpy(table[code]), names
 
 
 def multilabel_targets(
@@ -188,14 +190,22 @@ def _tensor(values: Any, what: str = "inputs") -> Tensor:
             raise TaskError(f"{what} of dtype {array.dtype} are not numbers")
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
         # torch shares numpy's memory and would let others write to what numpy says is read-only
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        try:
+            tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        except TypeError:  # numbers of more bits than torch has
+            raise TaskError(f"{what} of dtype {array.dtype} are not known; give float32") from None
     if tensor.is_complex():
         raise TaskError(f"{what} of dtype {_dtype(tensor)} are not real numbers")
     return tensor
 
 
 def _label_array(targets: Any) -> np.ndarray[Any, Any]:
-    values = targets.detach().cpu().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
+    if isinstance(targets, Tensor):
+        values = targets.detach().cpu().numpy()
+    elif isinstance(targets, list | tuple) and all(isinstance(value, str) for value in targets):
+        values = np.array(targets, dtype=object)  # else each would take the room of the longest
+    else:
+        values = np.asarray(targets)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -204,10 +214,13 @@ def _label_array(targets: Any) -> np.ndarray[Any, Any]:
             "(of one-hot rows, the argmax)"
         )
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
-        values = values.astype(str)
+        return values
     if values.dtype.kind == "f":
-        if not (np.isfinite(values).all() and (values == np.floor(values)).all()):
-            raise TaskError('targets are not whole numbers; for numbers say kind="regression"')
+        if not ((values == np.floor(values)) & (np.abs(values) < 2.0**63)).all():
+            raise TaskError(
+                "targets are not whole numbers, or too large to be told apart; for numbers say "
+                'kind="regression"'
+            )
         values = values.astype(np.int64)
     if values.dtype.kind not in "biuU":
         raise TaskError(
@@ -216,11 +229,29 @@ def _label_array(targets: Any) -> np.ndarray[Any, Any]:
     return values
 
 
-def _class_names(classes: Sequence[Any]) -> tuple[str, ...]:
+def _told_apart(values: np.ndarray[Any, Any]) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """The different labels, sorted, and for each label which of them it is."""
+    if values.dtype.kind != "O":
+        unique, code = np.unique(values, return_inverse=True)
+        try:
+            return unique.tolist(), code.astype(np.int64).reshape(-1)
+        except ValueError:  # four bytes that are no letter in any alphabet
+            raise TaskError("targets hold what is no text; give integers or strings") from None
+    names = sorted(set(values.tolist()))
+    place = {name: i for i, name in enumerate(names)}
+    return names, np.fromiter((place[name] for name in values), np.int64, len(values))
+
+
+def _class_names(classes: Iterable[Any]) -> tuple[str, ...]:
     names = tuple(str(name) for name in classes)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise TaskError(f"class {twice[0]!r} is named twice")
+    for name, times in Counter(names).most_common(1):
+        if times > 1:
+            raise TaskError(f"class {name!r} is named twice")
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which no file or screen can take
+            raise TaskError(f"class {name!r} cannot be written as UTF-8; rename it") from None
     return names
 
 

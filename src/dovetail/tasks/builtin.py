@@ -12,6 +12,7 @@ import numpy as np
 
 from dovetail.core.errors import TaskError, nearest
 from dovetail.tasks.catalogue import CATALOGUE, DataSet
+from dovetail.tasks.data_files import open_data
 from dovetail.tasks.datasets import is_dataset, read_dataset
 from dovetail.tasks.decode import TENSORS, read_tensors
 from dovetail.tasks.image_folder import read_image_folder
@@ -82,6 +83,8 @@ def load_task(
             _refuse_options(form.what, options, form.options)
             return form.read(path, seed=seed, **options)
     if path.exists():
+        if not path.is_dir():
+            open_data(path).close()  # a pipe is refused with what to do instead
         forms = "; ".join(form.what for form in _FORMS)
         raise TaskError(f"{path}: cannot read a task from it; these are known: {forms}")
     base = base_of(name)

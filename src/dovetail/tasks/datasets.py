@@ -12,12 +12,11 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError, first_line
 from dovetail.core.progress import progress
+from dovetail.tasks.data_files import MOST_BYTES
 from dovetail.tasks.image_files import is_grey, upright
 from dovetail.tasks.task import Kind, Task
 
 __all__ = ["is_dataset", "read_dataset"]
-
-_MOST_BYTES = 8 << 30
 
 
 def is_dataset(source: Any) -> bool:
@@ -137,10 +136,10 @@ def _item(items: Any, i: int, where: str) -> tuple[Tensor, Any]:
 
 def _room(value: Tensor, total: int, where: str) -> Tensor:
     needed = total * value.numel() * value.element_size()
-    if needed > _MOST_BYTES:
+    if needed > MOST_BYTES:
         raise TaskError(
             f"{total} items like {where} take {needed / 1e9:.1f} GB of memory, more than "
-            f"{_MOST_BYTES / 1e9:.1f}; make them smaller in the data set's transform"
+            f"{MOST_BYTES / 1e9:.1f}; make them smaller in the data set's transform"
         )
     return torch.empty(total, *value.shape, dtype=value.dtype)
 

@@ -43,17 +43,20 @@ def only_classes(task: Task, classes: Sequence[str]) -> Task:
     """
     _need_classes(task)
     names = tuple(str(name) for name in classes)
+    place = {name: i for i, name in enumerate(task.classes)}
+    chosen: dict[str, int] = {}
     for name in names:
-        if name not in task.classes:
+        if name not in place:
             raise TaskError(f"{task.name!r} has no class {name!r}{nearest(name, task.classes)}")
-        if names.count(name) > 1:
+        if name in chosen:
             raise TaskError(f"class {name!r} is named twice")
+        chosen[name] = place[name]
     if len(names) < 2:
         left = f"only {names[0]!r} was" if names else "none was"
         raise TaskError(f"a task of classes needs two, and of {task.name!r} {left} kept")
     # one place more than classes: rows left out earlier are -1, which reads and keeps the last
     table = torch.full((len(task.classes) + 1,), -1)
-    table[[task.classes.index(name) for name in names]] = torch.arange(len(names))
+    table[list(chosen.values())] = torch.arange(len(names))
     targets = table[task.targets]
     kept = {split: task.indices(split) for split in SPLITS}
     kept = {split: index[targets[index] >= 0] for split, index in kept.items()}
@@ -89,16 +92,15 @@ def few(task: Task, per_class: int, seed: int = 0) -> Task:
         raise TaskError(f"per_class must be at least 1, got {per_class}")
     train = task.indices("train")
     mixed = train[torch.randperm(len(train), generator=generator(seed, "few"))]
-    chosen = []
-    for number, name in enumerate(task.classes):
-        members = mixed[task.targets[mixed] == number]
-        if len(members) < per_class:
-            raise TaskError(
-                f"{task.name!r} has {len(members)} of class {name!r} in train, not {per_class}"
-            )
-        chosen.append(members[:per_class])
+    counts = torch.bincount(task.targets[train], minlength=len(task.classes))
+    lacking = (counts < per_class).nonzero()[:, 0]
+    if len(lacking):
+        name, has = task.classes[int(lacking[0])], int(counts[lacking[0]])
+        raise TaskError(f"{task.name!r} has {has} of class {name!r} in train, not {per_class}")
+    by_class = mixed[torch.argsort(task.targets[mixed], stable=True)]
+    turn_in_class = torch.arange(len(mixed)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     kept = {split: task.indices(split) for split in SPLITS}
-    kept["train"] = torch.cat(chosen).sort().values
+    kept["train"] = by_class[turn_in_class < per_class].sort().values
     return task.derived(f"{task.name}~{per_class}shot", indices=kept)
 
 
@@ -225,7 +227,8 @@ def common_classes(a: Task, b: Task) -> tuple[Task, Task]:
     """
     _need_classes(a)
     _need_classes(b)
-    common = [name for name in a.classes if name in b.classes]
+    others = set(b.classes)
+    common = [name for name in a.classes if name in others]
     if len(common) < 2:
         have = f"only class {common[0]!r}" if common else "no class"
         raise TaskError(f"{a.name!r} and {b.name!r} have {have} in common; two are needed")

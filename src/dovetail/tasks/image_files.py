@@ -5,10 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+
+from dovetail.core.errors import FormatError
+from dovetail.tasks.data_files import open_data
 
 __all__ = [
     "ENDINGS",
@@ -53,7 +57,8 @@ def pillow_guarded() -> Iterator[None]:
         yield
 
 
-def open_image(path: str) -> Image.Image:
+@contextmanager
+def open_image(path: str) -> Iterator[Image.Image]:
     """Open one of the known formats and read its header; use it in a ``with`` block.
 
     >>> import tempfile; path = tempfile.mkdtemp() + "/a.png"
@@ -62,7 +67,13 @@ def open_image(path: str) -> Image.Image:
     ...     image.size
     (4, 2)
     """
-    return Image.open(path, formats=_FORMATS)
+    with open_data(Path(path)) as file:
+        try:
+            opened = Image.open(file, formats=_FORMATS)
+        except UnidentifiedImageError:
+            raise FormatError(f"{path}: neither PNG, JPEG, WebP nor BMP, or damaged") from None
+        with opened as image:
+            yield image
 
 
 def is_grey(image: Image.Image) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError, first_line
 from dovetail.core.progress import progress
+from dovetail.tasks.data_files import MOST_BYTES
 from dovetail.tasks.image_files import (
     covering,
     is_grey,
@@ -29,9 +30,6 @@ from dovetail.tasks.pair_files import read_pairs
 from dovetail.tasks.task import Task
 
 __all__ = ["read_image_folder"]
-
-_MOST_BYTES = 8 << 30
-"""More pixels than this are not read into memory."""
 
 _FEW = 64
 """How many headers are looked at before the common case (all alike) is tried."""
@@ -183,8 +181,9 @@ def _fill(found: Found, plan: _Plan, unreadable: Unreadable) -> tuple[Tensor, li
                 raise
             except Exception as error:  # a decoder may raise anything on a damaged file
                 if unreadable == "refuse":
+                    why = first_line(error).removeprefix(f"{path}: ")
                     raise TaskError(
-                        f"{path}: not a readable image ({first_line(error)}); "
+                        f"{path}: not a readable image ({why}); "
                         'to leave such files out, give unreadable="skip"'
                     ) from None
                 skipped.append(name)
@@ -222,13 +221,13 @@ def _refuse_few(found: Found) -> None:
 
 def _refuse_large(folder: Path, count: int, channels: int, height: int, width: int) -> None:
     needed = count * channels * height * width
-    if needed <= _MOST_BYTES:
+    if needed <= MOST_BYTES:
         return
-    shrink = math.sqrt(_MOST_BYTES / needed)
+    shrink = math.sqrt(MOST_BYTES / needed)
     fits = max(1, int(height * shrink)), max(1, int(width * shrink))
     raise TaskError(
         f"{folder}: {count} images of {channels}×{height}×{width} take {needed / 1e9:.1f} GB of "
-        f"memory, more than {_MOST_BYTES / 1e9:.1f}; size={fits} would fit"
+        f"memory, more than {MOST_BYTES / 1e9:.1f}; size={fits} would fit"
     )
 
 

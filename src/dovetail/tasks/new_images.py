@@ -43,6 +43,7 @@ def read_images(paths: list[Path], *, channels: int, size: tuple[int, int]) -> T
                 with open_image(str(path)) as image:
                     shown = covering(upright(image, grey=channels == 1), *size)
             except Exception as error:  # Pillow's plug-ins fail in many ways
-                raise TaskError(f"{path}: not a readable image ({first_line(error)})") from None
+                why = first_line(error).removeprefix(f"{path}: ")
+                raise TaskError(f"{path}: not a readable image ({why})") from None
             pixels[i] = np.asarray(shown).reshape(*size, channels).transpose(2, 0, 1)
     return torch.from_numpy(pixels)

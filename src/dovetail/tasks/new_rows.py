@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dovetail.core.errors import TaskError, nearest
-from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
-from dovetail.tasks.tables import USUAL_TARGETS
+from dovetail.tasks.table_files import Column, Table
+from dovetail.tasks.tables import USUAL_TARGETS, open_table, refuse_strange
 
 __all__ = ["is_table", "read_new_rows"]
 
@@ -40,57 +41,61 @@ def read_new_rows(
     (['line 2', 'line 3'], tensor([[3., 0., 1.],
             [4., 1., 0.]]))
     """
-    path = Path(path).expanduser()
-    table = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
+    table = open_table(path)
     columns = {column.name: column for column in table.columns}
     if any(name.lower() in USUAL_TARGETS for name in columns):
         return None
-    if inputs is None:
+    if not inputs:
         inputs = [column.name for column in table.columns]
-    known: dict[str, list[str]] = {}
-    for name in inputs:
-        column, parted, value = name.rpartition("=")
-        if name not in columns and parted:
-            known.setdefault(column, []).append(value)
-    rows = []
-    for name in inputs:
-        if name in columns:
-            rows.append(_numbers(table, columns[name]))
-            continue
-        column, parted, value = name.rpartition("=")
-        wanted = column if parted else name
-        if wanted not in columns:
-            raise TaskError(f"{path}: no column {wanted!r}{nearest(wanted, columns)}")
-        rows.append(np.array([text == value for text in _texts(table, columns[wanted], known)]))
+    wanted = [_source(name, columns, table) for name in inputs]
+    known: dict[str, set[str]] = {}
+    for column, value in wanted:
+        if value is not None:
+            known.setdefault(column.name, set()).add(value)
+    texts = {name: _texts(table, columns[name], values) for name, values in known.items()}
+    rows = np.empty((len(table.places), len(wanted)), np.float32)
+    for i, (column, value) in enumerate(wanted):
+        rows[:, i] = _numbers(table, column) if value is None else texts[column.name] == value
     places = [table.place(row) for row in range(len(table.places))]
-    return places, torch.from_numpy(np.stack(rows, 1).astype(np.float32))
+    return places, torch.from_numpy(rows)
 
 
-def _numbers(table: Table, column: Column) -> np.ndarray:
+def _source(name: str, columns: Mapping[str, Column], table: Table) -> tuple[Column, str | None]:
+    """The column that an input comes from, and of a text which value."""
+    if name in columns:
+        return columns[name], None
+    column, parted, value = name.rpartition("=")
+    wanted = column if parted else name
+    if wanted not in columns:
+        raise TaskError(f"{table.path}: no column {wanted!r}{nearest(wanted, columns)}")
+    return columns[wanted], value
+
+
+def _numbers(table: Table, column: Column) -> npt.NDArray[np.float64]:
+    _refuse_useless(table, column)
     if column.numbers is None:
         raise TaskError(f"{table.path}: column {column.name!r} is text, the part takes numbers")
-    _refuse_missing(table, column)
     return column.numbers
 
 
-def _texts(table: Table, column: Column, known: dict[str, list[str]]) -> list[str]:
-    _refuse_missing(table, column)
+def _texts(table: Table, column: Column, values: set[str]) -> npt.NDArray[np.object_]:
+    _refuse_useless(table, column)
     if column.numbers is not None:
         found = [f"{number:.0f}" if column.whole else str(number) for number in column.numbers]
     else:
         assert column.texts is not None
         found = [str(text) for text in column.texts]
-    values = known[column.name]
     for row, text in enumerate(found):
         if text not in values:
             raise TaskError(
                 f"{table.path}, {table.place(row)}: column {column.name!r} has {text!r}, which the "
-                f"part never saw{nearest(text, values)}"
+                f"part never saw{nearest(text, sorted(values))}"
             )
-    return found
+    return np.array(found, object)
 
 
-def _refuse_missing(table: Table, column: Column) -> None:
+def _refuse_useless(table: Table, column: Column) -> None:
+    refuse_strange(table, column)
     if column.missing.any():
         place = table.place(int(column.missing.argmax()))
         raise TaskError(f"{table.path}, {place}: column {column.name!r} has no value; fill it in")

@@ -1,11 +1,10 @@
-"""Tasks from files: idx (as MNIST is published) and NumPy's npz.  Nothing is ever unpickled."""
+"""Tasks from files: idx (as MNIST is published) and NumPy's npz."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import math
-import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dovetail.core.errors import FormatError, TaskError
-from dovetail.core.files import open_plain
+from dovetail.tasks.data_files import open_data, refuse_bomb, size_of
+from dovetail.tasks.npz_files import read_arrays
 from dovetail.tasks.task import Kind, Task
 
 __all__ = [
     "IDX_FILES",
     "find_idx",
-    "read_arrays",
     "read_idx",
     "read_idx_bytes",
     "read_idx_folder",
@@ -40,8 +39,8 @@ IDX_FILES = {
 _MOST_DEFLATED = 1032
 """Deflate cannot shrink by more than this, so a header that promises more is a lie."""
 
-_LARGE, _MOST_UNPACKED = 64 << 20, 200
-"""An archive above this many bytes that shrinks its arrays by more than this is not data."""
+_MOST_AXES = 32
+"""NumPy has no arrays of many more."""
 
 _WHOLE_KEYS = (("inputs", "targets"), ("x", "y"), ("X", "y"))
 _SPLIT_KEYS = (
@@ -68,8 +67,8 @@ def read_idx(path: str | Path) -> npt.NDArray[Any]:
     """
     path = Path(path)
     try:
-        with _opened(path) as file:
-            return _unzip_idx(file, str(path), path.stat().st_size, path.suffix == ".gz")
+        with open_data(path) as file:
+            return _unzip_idx(file, str(path), size_of(file), path.suffix == ".gz")
     except OSError as error:
         raise TaskError(f"{path}: {error.strerror or error}") from None
 
@@ -157,7 +156,7 @@ def read_npz(
     path = Path(path)
     arrays = read_arrays(path)
     named = name if name is not None else path.stem
-    classes = arrays["classes"].tolist() if "classes" in arrays else None
+    classes = _classes(path, arrays["classes"]) if "classes" in arrays else None
     for x, y in _WHOLE_KEYS:
         if x in arrays and y in arrays:
             known = kind or _kind_of(arrays[y])
@@ -179,15 +178,16 @@ def read_npz(
 
 def _unzip_idx(file: IO[bytes], path: str, size: int, zipped: bool) -> npt.NDArray[Any]:
     if not zipped:
-        return _read_idx(file, path, size)
+        return _read_idx(file, path, size, size)
     try:
         with gzip.open(file) as plain:
-            return _read_idx(cast(IO[bytes], plain), path, size * _MOST_DEFLATED)
+            return _read_idx(cast(IO[bytes], plain), path, size, size * _MOST_DEFLATED)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise FormatError(f"{path}: damaged gzip file ({error})") from None
 
 
-def _read_idx(file: IO[bytes], path: str, most: int) -> npt.NDArray[Any]:
+def _read_idx(file: IO[bytes], path: str, size: int, most: int) -> npt.NDArray[Any]:
+    """The values after the header, of which the file's ``size`` allows ``most`` bytes."""
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_TYPES or not magic[3]:
         raise FormatError(f"{path}: not an idx file")
@@ -195,10 +195,15 @@ def _read_idx(file: IO[bytes], path: str, most: int) -> npt.NDArray[Any]:
     if len(sizes) < 4 * magic[3]:
         raise FormatError(f"{path}: truncated in its header")
     shape = np.frombuffer(sizes, ">u4").tolist()
+    if len(shape) > _MOST_AXES:
+        raise FormatError(f"{path}: {len(shape)} axes, more than the {_MOST_AXES} of any data")
+    if 0 in shape:
+        raise FormatError(f"{path}: holds no values, its shape is {shape}")
     dtype = np.dtype(_IDX_TYPES[magic[2]])
     expected = math.prod(shape) * dtype.itemsize
     if expected > most:  # before memory is asked for
         raise FormatError(f"{path}: truncated: its header promises {expected} bytes of values")
+    refuse_bomb(path, size, expected, "unzip it first")
     data = bytearray(file.read(expected))
     if len(data) < expected:
         raise FormatError(f"{path}: truncated: {len(data)} of {expected} bytes of values")
@@ -208,52 +213,13 @@ def _read_idx(file: IO[bytes], path: str, most: int) -> npt.NDArray[Any]:
     return values.astype(dtype.newbyteorder("="), copy=False)
 
 
-def read_arrays(path: Path, *, single: bool = False) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an npz file by name; with ``single`` also the one of an npy file, called x.
-
-    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "a.npy"
-    >>> np.save(file, [1, 2]); read_arrays(file, single=True)
-    {'x': array([1, 2])}
-    """
+def _classes(path: Path, names: npt.NDArray[Any]) -> list[Any]:
     try:
-        with _opened(path) as file:
-            loaded = np.load(file, allow_pickle=False)
-            if single and isinstance(loaded, np.ndarray):
-                return {"x": loaded}
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise FormatError(f"{path}: a single array, not an npz file; save x and y in one")
-            with loaded:
-                _refuse_bomb(path, file)
-                return {key: loaded[key] for key in loaded.files}
-    except (FormatError, TaskError):
-        raise
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, SyntaxError) as error:
-        pickled = "allow_pickle" in str(error)
-        reason = "holds pickled objects or no arrays at all" if pickled else "damaged or truncated"
-        kind = "array" if single else "npz"
-        raise FormatError(f"{path}: not a readable {kind} file: {reason}") from None
-    except MemoryError:
-        raise FormatError(f"{path}: promises arrays larger than this machine's memory") from None
-    except OSError as error:
-        raise TaskError(f"{path}: {error.strerror or error}") from None
-
-
-def _opened(path: Path) -> IO[bytes]:
-    if not path.exists():
-        raise TaskError(f"{path}: no such file")
-    return open_plain(path)
-
-
-def _refuse_bomb(path: Path, file: IO[bytes]) -> None:
-    """Refuse an archive that unpacks to far more than its size, before a byte is unpacked."""
-    with zipfile.ZipFile(file) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    size = path.stat().st_size
-    if unpacked > _LARGE and unpacked > _MOST_UNPACKED * size:
-        raise FormatError(
-            f"{path}: {size} bytes would unpack to {unpacked}; if that is meant, save it with "
-            "np.savez instead of np.savez_compressed"
-        )
+        if names.ndim == 1 and names.dtype.kind in "iuU":
+            return list(names.tolist())
+    except ValueError:  # four bytes that are no letter in any alphabet
+        pass
+    raise TaskError(f"{path}: classes must be a list of texts or whole numbers")
 
 
 def _kind_of(targets: npt.NDArray[Any]) -> Kind:
@@ -272,6 +238,8 @@ def _from_parts(
 ) -> Task:
     split, start = {}, 0
     for part, (x, y) in parts.items():
+        if not (x.ndim and y.ndim):
+            raise TaskError(f"{name!r}: {part} holds a single value, not one a sample")
         if len(x) != len(y):
             raise TaskError(f"{name!r}: {len(x)} inputs but {len(y)} targets in {part}")
         split[part] = np.arange(start, start + len(x))
@@ -279,7 +247,7 @@ def _from_parts(
     try:
         inputs = np.concatenate([x for x, _ in parts.values()])
         targets = np.concatenate([y for _, y in parts.values()])
-    except ValueError:
+    except (ValueError, TypeError):  # of shapes and of types that do not go together
         shapes = ", ".join(f"{part} {list(x.shape)}" for part, (x, _) in parts.items())
         raise TaskError(f"{name!r}: the splits do not fit together: {shapes}") from None
     return Task(inputs, targets, name=name, kind=kind, classes=classes, split=split, seed=seed)

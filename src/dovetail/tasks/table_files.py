@@ -1,11 +1,11 @@
-"""Tables on disk, column by column: CSV with the standard library, Parquet with pyarrow."""
+"""Tables on disk, column by column, and CSV files as such."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dovetail.core.errors import FormatError, TaskError, first_line
-from dovetail.core.extras import need
+from dovetail.core.errors import FormatError, TaskError, shown
+from dovetail.tasks.data_files import read_data
 
-__all__ = ["Column", "Table", "read_csv", "read_parquet", "read_rows"]
+__all__ = ["Column", "Table", "read_csv", "read_rows", "refuse_names"]
 
 _DELIMITERS = (",", ";", "\t")
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -105,7 +105,7 @@ def read_csv(path: str | Path) -> Table:
     except StopIteration:
         raise TaskError(f"{path}: is empty") from None
     names = [cell.strip() for cell in header]
-    _refuse_names(path, names)
+    refuse_names(path, names)
     lines, cells = [], []
     for line, row in rows:
         if len(row) != len(names):
@@ -119,32 +119,6 @@ def read_csv(path: str | Path) -> Table:
     return Table(str(path), columns, np.array(lines), "line")
 
 
-def read_parquet(path: str | Path) -> Table:
-    """Read a Parquet file of numbers, truth values and texts; needs pyarrow.
-
-    >>> read_parquet("no-such.parquet")
-    Traceback (most recent call last):
-    ...
-    dovetail.core.errors.TaskError: no-such.parquet: no such file
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise TaskError(f"{path}: no such file")
-    feature = {"feature": "Reading Parquet", "extra": "tables"}
-    arrow, parquet = need("pyarrow", **feature), need("pyarrow.parquet", **feature)
-    try:
-        table = parquet.read_table(path)
-    except (arrow.ArrowException, OSError) as error:
-        raise FormatError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
-    _refuse_names(path, table.column_names)
-    if table.num_rows == 0:
-        raise TaskError(f"{path}: has no rows")
-    columns = tuple(
-        _from_arrow(name, table.column(name), arrow.types) for name in table.column_names
-    )
-    return Table(str(path), columns, np.arange(table.num_rows), "row")
-
-
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of a delimited text file with the number of the line where each ends.
 
@@ -156,15 +130,28 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     return _rows(_text(path), path)
 
 
+def refuse_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse columns without a name, and two of one name.
+
+    >>> refuse_names(Path("toy.csv"), ["age", "age"])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: toy.csv: two columns are called 'age'
+    """
+    seen: set[str] = set()
+    for number, name in enumerate(names, 1):
+        if not name:
+            raise TaskError(f"{path}: column {number} has no name; is there a header row?")
+        if name in seen:
+            raise TaskError(f"{path}: two columns are called {shown(name)}")
+        seen.add(name)
+
+
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise TaskError(f"{path}: no such file") from None
+        return read_data(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: not UTF-8 text (byte {error.start}); save it so") from None
-    except OSError as error:
-        raise TaskError(f"{path}: {error.strerror or error}") from None
 
 
 def _delimiter(text: str) -> str:
@@ -181,14 +168,6 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
     except csv.Error as error:
         raise FormatError(f"{path}, line {reader.line_num}: {error}") from None
-
-
-def _refuse_names(path: Path, names: list[str]) -> None:
-    if "" in names:
-        raise TaskError(f"{path}: column {names.index('') + 1} has no name; is there a header row?")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise TaskError(f"{path}: two columns are called {twice[0]!r}")
 
 
 def _parsed(name: str, cells: tuple[str, ...], comma: bool) -> Column:
@@ -230,20 +209,3 @@ def _numbers(values: list[str]) -> list[float] | None:
         except ValueError:
             return None
     return found
-
-
-def _from_arrow(name: str, column: Any, types: Any) -> Column:
-    kind = column.type
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        values = [np.nan if value is None else float(value) for value in column.to_pylist()]
-        return Column(name, numbers=np.array(values), whole=not types.is_floating(kind))
-    if types.is_decimal(kind):
-        values = [np.nan if value is None else float(value) for value in column.to_pylist()]
-        return Column(name, numbers=np.array(values))
-    if types.is_string(kind) or types.is_large_string(kind):
-        texts = np.empty(len(column), dtype=object)
-        texts[:] = column.to_pylist()
-        return Column(name, texts=texts)
-    return Column(name, problem=f"holds {column.type}")

@@ -12,10 +12,12 @@ import numpy.typing as npt
 import torch
 
 from dovetail.core.errors import TaskError, nearest
-from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
+from dovetail.tasks.data_files import MOST_BYTES
+from dovetail.tasks.parquet_files import read_parquet
+from dovetail.tasks.table_files import Column, Table, read_csv
 from dovetail.tasks.task import Kind, Task
 
-__all__ = ["USUAL_TARGETS", "read_table"]
+__all__ = ["USUAL_TARGETS", "open_table", "read_table", "refuse_strange"]
 
 USUAL_TARGETS = ("target", "label", "class", "y")
 _MOST_VALUES = 64
@@ -62,18 +64,20 @@ def read_table(
     """
     if missing not in ("refuse", "drop", "mean"):
         raise TaskError(f'missing must be "refuse", "drop" or "mean", got {missing!r}')
-    path = Path(path).expanduser()
-    table = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
+    table = open_table(path)
+    path = Path(table.path)
     wanted = _target_names(table, target)
-    gone = _known(table, [drop] if isinstance(drop, str) else drop)
+    gone = set(_known(table, [drop] if isinstance(drop, str) else drop))
     used = tuple(column for column in table.columns if column.name not in gone)
     table = replace(table, columns=used)
-    _refuse_strange(table)
-    table, notes = _complete(table, wanted, missing)
+    for column in used:
+        refuse_strange(table, column)
+    targets = set(wanted)
+    table, notes = _complete(table, targets, missing)
     by_name = {column.name: column for column in table.columns}
-    inputs = [column for column in table.columns if column.name not in wanted]
+    inputs = [column for column in table.columns if column.name not in targets]
     if not inputs:
-        raise TaskError(f"{path}: no column is left to predict {', '.join(wanted)} from")
+        raise TaskError(f"{path}: no column is left to predict {_list(wanted)} from")
     values, owners, names = _encoded(table, inputs)
     told, known, classes = _targets(table, [by_name[name] for name in wanted], kind)
     task = Task(
@@ -93,11 +97,22 @@ def read_table(
     train = task.indices("train").numpy()
     unseen = lacking[train].all(0)
     if unseen.any():
-        column = owners[int(unseen.argmax())]
-        raise TaskError(f"{path}: column {column!r} has no value in any training row")
+        owner = owners[int(unseen.argmax())]
+        raise TaskError(f"{path}: column {owner!r} has no value in any training row")
     means = np.nanmean(values[train], axis=0, dtype=np.float64).astype(np.float32)
     filled = torch.from_numpy(np.where(lacking, means, values))
     return task.derived(task.name, inputs=filled)
+
+
+def open_table(path: str | Path) -> Table:
+    """The columns of a CSV or Parquet file, told apart by its ending.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "toy.csv"
+    >>> _ = file.write_text("age\\n41\\n"); len(open_table(file).columns)
+    1
+    """
+    path = Path(path).expanduser()
+    return read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
 
 
 def _target_names(table: Table, target: str | Sequence[str] | None) -> list[str]:
@@ -110,37 +125,43 @@ def _target_names(table: Table, target: str | Sequence[str] | None) -> list[str]
     usual = [name for name in names if name.lower() in USUAL_TARGETS]
     if len(usual) == 1:
         return usual
-    why = f"both {' and '.join(usual)} could be it" if usual else "no column is called so"
+    why = f"both {' and '.join(usual[:2])} could be it" if usual else "no column is called so"
     raise TaskError(
         f"{table.path}: which is the target? ({why}); give target= one of {_list(names)}"
     )
 
 
 def _known(table: Table, asked: Sequence[str]) -> list[str]:
-    names = [column.name for column in table.columns]
+    names = {column.name: column for column in table.columns}
     for name in asked:
         if name not in names:
             raise TaskError(f"{table.path}: no column {name!r}{nearest(str(name), names)}")
     return list(asked)
 
 
-def _refuse_strange(table: Table) -> None:
-    """Columns of no use, and infinite numbers: float32 has fewer than a file may hold."""
-    for column in table.columns:
-        if column.problem:
-            raise TaskError(
-                f"{table.path}: column {column.name!r} {column.problem}; "
-                f"leave it out with drop=[{column.name!r}]"
-            )
-        if column.numbers is not None:
-            with np.errstate(over="ignore"):
-                infinite = np.isinf(column.numbers.astype(np.float32))
-            if infinite.any():
-                place = table.place(int(infinite.argmax()))
-                raise TaskError(f"{table.path}, {place}: column {column.name!r} is infinite")
+def refuse_strange(table: Table, column: Column) -> None:
+    """Refuse a column of no use, and infinite numbers: float32 has fewer than a file may hold.
+
+    >>> when = Column("when", problem="holds date32")
+    >>> refuse_strange(Table("toy.parquet", (when,), np.arange(3), "row"), when)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: toy.parquet: column 'when' holds date32; leave it out with...
+    """
+    if column.problem:
+        raise TaskError(
+            f"{table.path}: column {column.name!r} {column.problem}; "
+            f"leave it out with drop=[{column.name!r}]"
+        )
+    if column.numbers is not None:
+        with np.errstate(over="ignore"):
+            infinite = np.isinf(column.numbers.astype(np.float32))
+        if infinite.any():
+            place = table.place(int(infinite.argmax()))
+            raise TaskError(f"{table.path}, {place}: column {column.name!r} is infinite")
 
 
-def _complete(table: Table, wanted: list[str], missing: Missing) -> tuple[Table, list[str]]:
+def _complete(table: Table, wanted: set[str], missing: Missing) -> tuple[Table, list[str]]:
     """The table with rows left out as asked, or an error at the first value that is missing."""
     lacking = {column.name: column.missing for column in table.columns}
     anywhere = np.any(list(lacking.values()), axis=0)
@@ -163,20 +184,32 @@ def _encoded(
     table: Table, columns: Sequence[Column]
 ) -> tuple[npt.NDArray[np.float32], list[str], list[str]]:
     """Inputs with NaN where missing; for each its column's name, and its own (``town=Bonn``)."""
-    blocks, owners, names = [], [], []
+    values = {column.name: _values(table, column) for column in columns if column.texts is not None}
+    width = len(columns) - len(values) + sum(len(known) for known in values.values())
+    needed = len(table.places) * width * 4
+    if needed > MOST_BYTES:
+        raise TaskError(
+            f"{table.path}: {len(table.places)} rows of {width} inputs take {needed / 1e9:.1f} GB "
+            f"of memory, more than {MOST_BYTES / 1e9:.1f}; leave columns out with drop="
+        )
+    encoded = np.zeros((len(table.places), width), np.float32)
+    owners: list[str] = []
+    names: list[str] = []
     for column in columns:
+        start = len(names)
         if column.numbers is not None:
-            block = column.numbers[:, None].astype(np.float32)
+            encoded[:, start] = column.numbers
             names.append(column.name)
         else:
-            block, values = _one_hot(table, column)
-            names += [f"{column.name}={value}" for value in values]
-        blocks.append(block)
-        owners += [column.name] * block.shape[1]
-    return np.concatenate(blocks, axis=1), owners, names
+            known = values[column.name]
+            names += [f"{column.name}={value}" for value in known]
+            _one_hot(column, known, encoded[:, start : len(names)])
+        owners += [column.name] * (len(names) - start)
+    return encoded, owners, names
 
 
-def _one_hot(table: Table, column: Column) -> tuple[npt.NDArray[np.float32], list[str]]:
+def _values(table: Table, column: Column) -> list[str]:
+    """The different texts of a column, sorted."""
     assert column.texts is not None
     values = sorted({text for text in column.texts if text is not None})
     if len(values) > _MOST_VALUES:
@@ -184,14 +217,17 @@ def _one_hot(table: Table, column: Column) -> tuple[npt.NDArray[np.float32], lis
             f"{table.path}: the text column {column.name!r} has {len(values)} different values, "
             f"more than {_MOST_VALUES}; leave it out with drop=[{column.name!r}]"
         )
+    return values
+
+
+def _one_hot(column: Column, values: Sequence[str], block: npt.NDArray[np.float32]) -> None:
+    assert column.texts is not None
     place = {value: i for i, value in enumerate(values)}
-    block = np.zeros((len(column.texts), len(values)), np.float32)
     for row, text in enumerate(column.texts):
         if text is None:
             block[row] = np.nan
         else:
             block[row, place[text]] = 1
-    return block, values
 
 
 def _targets(
@@ -204,10 +240,9 @@ def _targets(
         raise TaskError(f"{table.path}: a table with these targets cannot be of kind {known!r}")
     if known == "classes":
         assert one is not None
-        if one.texts is not None:
-            return one.texts.astype(str), known, None
-        assert one.numbers is not None
-        return one.numbers.astype(np.int64) if one.whole else one.numbers, known, None
+        told = one.numbers if one.texts is None else one.texts
+        assert told is not None
+        return told, known, None
     for column in columns:
         if column.numbers is None:
             raise TaskError(f"{table.path}: column {column.name!r} is text, {known} needs numbers")
