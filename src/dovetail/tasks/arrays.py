@@ -233,10 +233,7 @@ def _told_apart(values: np.ndarray[Any, Any]) -> tuple[list[Any], npt.NDArray[np
     """The different labels, sorted, and for each label which of them it is."""
     if values.dtype.kind != "O":
         unique, code = np.unique(values, return_inverse=True)
-        try:
-            return unique.tolist(), code.astype(np.int64).reshape(-1)
-        except ValueError:  # four bytes that are no letter in any alphabet
-            raise TaskError("targets hold what is no text; give integers or strings") from None
+        return unique.tolist(), code.astype(np.int64).reshape(-1)
     names = sorted(set(values.tolist()))
     place = {name: i for i, name in enumerate(names)}
     return names, np.fromiter((place[name] for name in values), np.int64, len(values))

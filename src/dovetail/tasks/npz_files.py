@@ -110,4 +110,8 @@ def _array(where: str, file: IO[bytes], size: int) -> npt.NDArray[Any]:
         piece = file.read(min(_STEP, length - filled))
     if filled < length:
         raise FormatError(f"{where} is damaged or truncated: it ends after {filled} bytes")
+    if dtype.kind == "U":
+        letters = np.frombuffer(data, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+        if ((letters >= 0x110000) | ((letters >= 0xD800) & (letters < 0xE000))).any():
+            raise FormatError(f"{where} holds what is a letter in no alphabet; save texts anew")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")

@@ -21,11 +21,8 @@ _WAY_OUT = "write it without compression and dictionaries, or as CSV"
 _CELL = 8
 """Bytes that a cell takes here: a number, or where a text is."""
 
-_BATCH, _BATCH_BYTES = 1 << 16, 256 << 20
-"""Rows read at once, and the bytes that their texts may take where each is spelt out."""
-
-_PACKED = {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
-"""Encodings of texts that pyarrow can read without spelling out every repetition."""
+_BATCH, _BATCH_BYTES = 1 << 16, 1 << 30
+"""Rows read at once, and the bytes that they may take where every text is spelt out."""
 
 
 def read_parquet(path: str | Path) -> Table:
@@ -48,16 +45,11 @@ def read_parquet(path: str | Path) -> Table:
             if not rows:
                 raise TaskError(f"{path}: has no rows")
             texts = [field.name for field in schema if _is_text(field.type, arrow.types)]
-            steps = _steps(facts, set(texts))
-            packed = [name for name in texts if name not in steps]
-            opened = parquet.ParquetFile(
-                file, metadata=facts, read_dictionary=packed, pre_buffer=False
+            packed = parquet.ParquetFile(
+                file, metadata=facts, read_dictionary=texts, pre_buffer=False
             )
-            held = _Held(path, size_of(file))
-            columns = tuple(
-                _column(opened, field, rows, steps.get(field.name, _BATCH), held, arrow)
-                for field in schema
-            )
+            reading = _Reading(path, size_of(file), rows, opened, packed, arrow)
+            columns = tuple(reading.column(field) for field in schema)
         except DovetailError:
             raise
         except MemoryError:
@@ -68,16 +60,58 @@ def read_parquet(path: str | Path) -> Table:
 
 
 @dataclass
-class _Held:
-    """What was read so far: the file's own promises may be lies."""
+class _Reading:
+    """A file as it is read, and the bytes it took so far: its own promises may be lies."""
 
     path: Path
     size: int
-    bytes: int = 0
+    rows: int
+    opened: Any
+    packed: Any
+    """The same file, a text that is repeated being read once; not all encodings allow that."""
 
-    def add(self, more: int) -> None:
-        self.bytes += more
-        refuse_bomb(self.path, self.size, self.bytes, _WAY_OUT)
+    arrow: Any
+    held: int = 0
+
+    def column(self, field: Any) -> Column:
+        name, types = field.name, self.arrow.types
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+        self._hold(self.rows * _CELL)
+        if _is_text(kind, types):
+            return Column(name, texts=self._texts(name))
+        whole = types.is_boolean(kind) or types.is_integer(kind)
+        if not (whole or types.is_floating(kind) or types.is_decimal(kind)):
+            return Column(name, problem=f"holds {shown(str(field.type))[1:-1]}")
+        chunks = _chunks(self.opened, name, _BATCH)
+        numbers = _joined((_numbers(chunk, self.arrow) for chunk in chunks), self.rows, np.float64)
+        return Column(name, numbers=numbers, whole=whole)
+
+    def _texts(self, name: str) -> npt.NDArray[np.object_]:
+        try:
+            return _joined(self._words(_chunks(self.packed, name, _BATCH)), self.rows, object)
+        except (self.arrow.ArrowException, OSError):
+            facts = self.opened.metadata  # a text is no longer than what its rows unpack to
+            groups = (facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
+            step = min(_BATCH, max(1, _BATCH_BYTES // max(1, *groups)))
+            return _joined(self._words(_chunks(self.opened, name, step)), self.rows, object)
+
+    def _words(self, chunks: Iterator[Any]) -> Iterator[npt.NDArray[np.object_]]:
+        """The texts of each chunk, a text that comes again being the same object."""
+        known: dict[str | None, str | None] = {None: None}
+        for chunk in chunks:
+            as_read = self.arrow.types.is_dictionary(chunk.type)
+            packed = chunk if as_read else chunk.dictionary_encode()
+            words = np.full(len(packed.dictionary) + 1, None, object)  # the last: for the missing
+            for i, word in enumerate(packed.dictionary.to_pylist()):
+                if word not in known:
+                    self._hold(len(word))
+                words[i] = known.setdefault(word, word)
+            places = packed.indices.cast(self.arrow.int64()).fill_null(-1)
+            yield words[places.to_numpy(zero_copy_only=False)]
+
+    def _hold(self, more: int) -> None:
+        self.held += more
+        refuse_bomb(self.path, self.size, self.held, _WAY_OUT)
 
 
 def _promised(path: Path, size: int, facts: Any) -> int:
@@ -91,35 +125,10 @@ def _promised(path: Path, size: int, facts: Any) -> int:
     return rows
 
 
-def _steps(facts: Any, texts: set[str]) -> dict[str, int]:
-    """Of texts that pyarrow spells out one by one, how many may be read at once.
-
-    Such a text may be as long as all that its column unpacks to.
-    """
-    steps: dict[str, int] = {}
-    for group in (facts.row_group(i) for i in range(facts.num_row_groups)):
-        for part in (group.column(i) for i in range(facts.num_columns)):
-            name = part.path_in_schema
-            if name in texts and not set(part.encodings) <= _PACKED:
-                most = _BATCH_BYTES // max(1, part.total_uncompressed_size)
-                steps[name] = min(steps.get(name, _BATCH), max(1, most))
-    return steps
-
-
-def _column(opened: Any, field: Any, rows: int, step: int, held: _Held, arrow: Any) -> Column:
-    name, types = field.name, arrow.types
-    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-    whole = types.is_boolean(kind) or types.is_integer(kind)
-    if not (whole or types.is_floating(kind) or types.is_decimal(kind) or _is_text(kind, types)):
-        return Column(name, problem=f"holds {shown(str(field.type))[1:-1]}")
+def _chunks(opened: Any, name: str, step: int) -> Iterator[Any]:
+    # of a column its facts are better not asked: where they are damaged, pyarrow ends the process
     batches = opened.iter_batches(batch_size=step, columns=[name], use_threads=False)
-    chunks = (batch.column(name) for batch in batches)
-    held.add(rows * _CELL)
-    if _is_text(kind, types):
-        texts = _joined(_texts(chunks, held, arrow), rows, object)
-        return Column(name, texts=texts)
-    numbers = _joined((_numbers(chunk, arrow) for chunk in chunks), rows, np.float64)
-    return Column(name, numbers=numbers, whole=whole)
+    return (batch.column(name) for batch in batches)
 
 
 def _is_text(kind: Any, types: Any) -> bool:
@@ -134,20 +143,6 @@ def _numbers(chunk: Any, arrow: Any) -> npt.NDArray[Any]:
     if not arrow.types.is_floating(chunk.type):
         chunk = chunk.cast(arrow.float64(), safe=False)
     return np.asarray(chunk.to_numpy(zero_copy_only=False))
-
-
-def _texts(chunks: Iterator[Any], held: _Held, arrow: Any) -> Iterator[npt.NDArray[Any]]:
-    """The texts of each chunk, a text that comes again being the same object."""
-    known: dict[str | None, str | None] = {None: None}
-    for chunk in chunks:
-        packed = chunk if arrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        words = np.full(len(packed.dictionary) + 1, None, object)  # the last is for the missing
-        for i, word in enumerate(packed.dictionary.to_pylist()):
-            if word not in known:
-                held.add(len(word))
-            words[i] = known.setdefault(word, word)
-        places = packed.indices.cast(arrow.int64()).fill_null(-1)
-        yield words[places.to_numpy(zero_copy_only=False)]
 
 
 def _joined(pieces: Iterator[npt.NDArray[Any]], rows: int, dtype: Any) -> npt.NDArray[Any]:

@@ -214,12 +214,9 @@ def _read_idx(file: IO[bytes], path: str, size: int, most: int) -> npt.NDArray[A
 
 
 def _classes(path: Path, names: npt.NDArray[Any]) -> list[Any]:
-    try:
-        if names.ndim == 1 and names.dtype.kind in "iuU":
-            return list(names.tolist())
-    except ValueError:  # four bytes that are no letter in any alphabet
-        pass
-    raise TaskError(f"{path}: classes must be a list of texts or whole numbers")
+    if names.ndim != 1 or names.dtype.kind not in "iuU":
+        raise TaskError(f"{path}: classes must be a list of texts or whole numbers")
+    return list(names.tolist())
 
 
 def _kind_of(targets: npt.NDArray[Any]) -> Kind:

@@ -156,8 +156,15 @@ def _text(path: Path) -> str:
 
 def _delimiter(text: str) -> str:
     """The one that parts the first row into most cells; of equals the comma."""
-    first = next((line for line in io.StringIO(text) if line.strip()), "")
-    return max(_DELIMITERS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+    first = next((line for line in io.StringIO(text, newline="") if line.strip()), "")
+
+    def cells(mark: str) -> int:
+        try:
+            return len(next(csv.reader([first], delimiter=mark), ()))
+        except csv.Error:  # whoever reads all the rows says what is wrong
+            return 0
+
+    return max(_DELIMITERS, key=cells)
 
 
 def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
