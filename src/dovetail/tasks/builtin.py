@@ -122,9 +122,14 @@ def data_folders(data: Path | None = None) -> tuple[Path, ...]:
 
 def _path(name: str) -> Path:
     try:
-        return Path(name).expanduser()
+        path = Path(name).expanduser()
     except RuntimeError:  # ~somebody, and there is no such user
-        return Path(name)
+        path = Path(name)
+    try:
+        path.exists()
+    except OSError as error:  # a name too long, or a folder that is closed
+        raise TaskError(f"{path}: {error.strerror}") from None
+    return path
 
 
 def _digits(seed: int) -> Task:
