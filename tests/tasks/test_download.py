@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from tasks.loopback import serving
 
@@ -69,7 +67,9 @@ BAD = {
 def test_nothing_is_left_of_a_bad_one(server, target, case):
     make, words = BAD[case]
     with pytest.raises(TaskError, match=words) as caught:
-        download(make(server), target, most_bytes=len(CONTENT), timeout=0.3)
+        # only silence is to be timed: on a busy machine any answer may take its time
+        timeout = 0.3 if case == "hanging" else 60.0
+        download(make(server), target, most_bytes=len(CONTENT), timeout=timeout)
     assert str(caught.value).startswith(server.address)
     assert list(target.parent.iterdir()) == []
 
@@ -82,10 +82,9 @@ def test_a_trickle_does_not_last_for_ever(server, target):
             request.wfile.write(b"x")
 
     server.answers["/drip"] = trickle
-    began = time.monotonic()
+    # were it not given up, it would end as too large
     with pytest.raises(TaskError, match="too slow, gave up after"):
-        download(server.address + "/drip", target, most_bytes=100, timeout=5, seconds=0.3)
-    assert time.monotonic() - began < 4
+        download(server.address + "/drip", target, most_bytes=100, timeout=60, seconds=0.3)
     assert not target.exists()
 
 

@@ -194,6 +194,7 @@ def test_tables_that_are_refused(tmp_path, header, rows, options, words):
         (b"\n \n", "is empty"),
         ("x,y\nä,1\n".encode("latin-1"), "not UTF-8 text"),
         (b'x,y\n"' + b"a" * 140_000 + b'",1\n', "field larger than field limit"),
+        (b'"' + b"a" * 140_000 + b'",y\n1,1\n', "field larger than field limit"),
     ],
 )
 def test_files_that_are_refused(tmp_path, data, words):
