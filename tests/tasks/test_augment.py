@@ -48,7 +48,7 @@ def test_shift_gives_each_image_one_of_the_windows(pad, mode):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_cutout_blanks_a_square_about_a_pixel_of_each_image(size):
-    x = numbered(300)
+    x = numbered(200)
     centres = set()
     for before, after in zip(x, cutout(x, draw(), size), strict=True):
         found = []

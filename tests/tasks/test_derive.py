@@ -131,7 +131,7 @@ def test_four_quarter_turns_are_the_task_again(dtype):
 def test_another_angle_is_that_turn_of_every_image():
     task = rotated(images(), 30)
     assert task.name == "zoo~rot30"
-    assert torch.equal(task.inputs, turn(images().inputs, 30.0))
+    torch.testing.assert_close(task.inputs, turn(images().inputs, 30.0))
 
 
 @pytest.mark.parametrize("change", [lambda t: rotated(t, 30), lambda t: resized(t, 4)])
@@ -203,7 +203,7 @@ def test_inverting_adds_up_to_white_and_twice_is_nothing(dtype):
 def test_resizing_is_of_every_image(size, shape):
     task = resized(images(), size)
     assert (task.input_shape, task.name) == (shape, f"zoo~{shape[1]}x{shape[2]}")
-    assert torch.equal(task.inputs, resize(images().inputs, *shape[1:]))
+    torch.testing.assert_close(task.inputs, resize(images().inputs, *shape[1:]))
 
 
 def test_a_size_of_nothing_is_refused():
@@ -225,7 +225,7 @@ def test_large_data_is_changed_block_by_block_alike(monkeypatch):
     task = images()
     whole = resized(task, 4).inputs
     monkeypatch.setattr(arrays, "_BLOCK", 3 * 6 * 6)  # three images, so a rest of two
-    assert torch.equal(resized(task, 4).inputs, whole)
+    torch.testing.assert_close(resized(task, 4).inputs, whole)
 
 
 def test_pairs_follow_their_rows():

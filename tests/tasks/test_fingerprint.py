@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.tasks import arrays
@@ -40,7 +40,6 @@ def test_more_than_a_block_is_hashed_alike(monkeypatch):
     assert Task(X, Y).fingerprint == by_hand(Task(X, Y))
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 20 * 16 * 4 - 1), st.integers(0, 7))
 def test_any_bit_of_the_inputs_counts(place, bit):
     base = Task(X, Y)

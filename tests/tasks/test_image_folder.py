@@ -68,7 +68,7 @@ def test_a_stranger_anywhere_changes_the_plan(tmp_path, late, monkeypatch):
     assert task.notes == ("1 of 21 images were resized and cropped to 6×8",)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.sampled_from([(4, 4), (4, 6), (6, 4)]), min_size=6, max_size=12))
 def test_the_most_common_size_wins(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("sizes")

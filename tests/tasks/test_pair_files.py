@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.errors import DovetailError
@@ -27,7 +27,6 @@ labelled = st.dictionaries(
 )
 
 
-@settings(max_examples=50)
 @given(labelled, st.sampled_from(",;\t"), st.randoms(use_true_random=False))
 def test_what_is_written_is_read(tmp_path_factory, pairs, mark, random):
     names = [f"img {i}.png" for i in range(8)]

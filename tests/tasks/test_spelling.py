@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.errors import TaskError
@@ -113,7 +113,6 @@ def test_options_of_the_base_are_its_own():
         load_task("digits~inverted", size=4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="ab~[],./x90 \n", max_size=20))
 def test_any_text_is_a_name_or_a_clear_refusal(text):
     base = base_of(text)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.errors import DovetailError, MissingExtraError, TaskError
@@ -45,7 +45,6 @@ texts = st.text(
 ).map(lambda text: "x" + text.strip())
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(numbers, texts, numbers), min_size=10, max_size=20), st.sampled_from(",;\t")
 )
