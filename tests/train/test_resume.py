@@ -112,11 +112,11 @@ def assert_same(fit, expected):
         assert torch.equal(tensor, expected[0][name]), name
 
 
-def test_interrupted_at_every_call(training, tmp_path):
+def test_interrupted_at_any_call(training, tmp_path):
     whole = Loss()
     expected = outcome(training(loss=whole))
     assert len(expected[1]) == 3 or whole.calls < CALLS  # patience may stop early
-    for moment in range(whole.calls):
+    for moment in range(0, whole.calls, 4):  # another place of the epoch each time
         file = tmp_path / f"{moment}.safetensors"
         safe = {"checkpoint": file, "checkpoint_seconds": 0}
         with pytest.raises(PowerCut):
