@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 import pytest
@@ -44,18 +43,28 @@ def test_text_beyond_the_first_plane_is_read_and_half_of_it_is_not():
         parse_json(rb'"\ud800"', "a.json")
 
 
-def test_names_of_any_length_are_compared_and_shown_quickly():
-    start = time.process_time()
+def test_names_of_any_length_are_shown_in_a_few_letters():
     assert nearest("x" * 10_000_000, ["mlp"]) == "; there is mlp"
     assert len(shown("x" * 10_000_000)) == 80
-    assert time.process_time() - start < 0.5
+
+
+def test_no_more_is_written_out_than_is_shown():
+    class Counted:
+        written = 0
+
+        def __repr__(self):
+            Counted.written += 1
+            return "1"
+
+    assert len(shown([[Counted()] * 10_000] * 10_000)) == 80
+    assert Counted.written <= 80 * 80
 
 
 def test_what_repr_cannot_write_is_still_shown():
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert shown(deep) == "<list>"
+    assert shown(deep) == "[[[[[[[...]]]]]]]"
     assert shown(10**5000) == "<int>"
     while deep:  # taken apart by hand: the collector would go as deep
         deep = deep.pop()  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from dovetail import __version__
+from dovetail.core.words import harmless
 
 __all__ = ["main"]
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         if not _users_mistake(error):
             raise
-        print(f"dovetail: {_in_options(str(error))}", file=sys.stderr)
+        print(f"dovetail: {_in_options(harmless(str(error)))}", file=sys.stderr)
         return 2
 
 
@@ -118,7 +119,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"dovetail: {message}; see '{self.prog} --help'\n")
+        self.exit(2, f"dovetail: {harmless(message)}; see '{self.prog} --help'\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,8 +6,12 @@ the builtin a caller would expect.  A message says what is wrong, every reason, 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import ClassVar
+
+from dovetail.core.words import harmless, one_line, shortened
 
 __all__ = [
     "ContractError",
@@ -26,12 +30,32 @@ __all__ = [
 ]
 
 
+_LONGEST_LINE = 1000
+_LONGEST = (
+    8000  # characters of a message; a join that is refused says every reason and every repair
+)
+
+
 class DovetailError(Exception):
     """The root of all errors that dovetail raises on purpose.
 
+    Messages quote files and their names.  What would steer a terminal is taken out of them here,
+    and what is too long to read is shortened, whoever raises them.
+
     >>> issubclass(ContractError, DovetailError) and issubclass(ContractError, ValueError)
     True
+    >>> len(str(FormatError(f"no part {'x' * 300_000}; name another"))) <= 1000
+    True
     """
+
+    _lines: ClassVar[bool] = True  # whether a message may have several
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*(self._readable(one) if isinstance(one, str) else one for one in said))
+
+    def _readable(self, message: str) -> str:
+        lines = harmless(message).split("\n") if self._lines else [one_line(message)]
+        return shortened("\n".join(shortened(line, _LONGEST_LINE) for line in lines), _LONGEST)
 
 
 class ContractError(DovetailError, ValueError):
@@ -63,9 +87,13 @@ class RecipeError(DovetailError, ValueError):
 class FormatError(DovetailError, ValueError):
     """A file is missing, damaged, or not what it says it is.
 
+    One line, whatever the file is called.
+
     >>> str(FormatError("model.safetensors: sha256 differs from the manifest"))
     'model.safetensors: sha256 differs from the manifest'
     """
+
+    _lines = False
 
 
 class TaskError(DovetailError, ValueError):
@@ -99,6 +127,8 @@ class ShelfError(DovetailError, LookupError):
     "no part 'lenet' on this shelf"
     """
 
+    _lines = False
+
 
 class MissingExtraError(DovetailError, ImportError):
     """An optional package is not installed.
@@ -114,7 +144,7 @@ def first_line(error: BaseException) -> str:
     >>> first_line(RuntimeError("bad shape\\nat line 3")), first_line(AssertionError())
     ('bad shape', 'AssertionError')
     """
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return shortened(one_line(next(iter(str(error).splitlines()), "")), 300) or type(error).__name__
 
 
 def shown(value: object, most: int = 80) -> str:
@@ -123,10 +153,8 @@ def shown(value: object, most: int = 80) -> str:
     >>> shown("mlp"), len(shown("x" * 1_000_000))
     ("'mlp'", 80)
     """
-    if isinstance(value, str) and len(value) > most:
-        value = value[:most]
     try:
-        text = repr(value)
+        text = _brief(most).repr(value)
     except (RecursionError, ValueError):  # too deep, or a number too long to be written out
         text = f"<{type(value).__name__}>"
     return text if len(text) <= most else text[: most - 3] + "..."
@@ -140,8 +168,8 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
     >>> nearest("x", ["layer1", "head"])
     '; there is layer1, head'
     """
-    known = list(known)
     # Nobody mistypes hundreds of letters, and comparing that many is slow.
+    known = [shortened(one_line(one), 80) for one in known]
     close = get_close_matches(name, known, n=most, cutoff=0.5) if len(name) <= 200 else []
     if close:
         return f"; did you mean {', '.join(close)}?"
@@ -149,3 +177,12 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
         return ""
     shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
     return f"; there is {shown}"
+
+
+def _brief(most: int) -> reprlib.Repr:
+    """Writes no more than it will show: what comes from a file may be a list of millions."""
+    brief = reprlib.Repr()
+    brief.maxlevel = 6
+    brief.maxtuple = brief.maxlist = brief.maxdict = brief.maxset = brief.maxfrozenset = most
+    brief.maxstring = brief.maxlong = brief.maxother = most
+    return brief

@@ -1,0 +1,49 @@
+"""Text of others for a reader's eyes: nothing that steers a terminal, and never too much of it.
+
+What a file holds, and what it is called, may be anything of any length.
+"""
+
+from __future__ import annotations
+
+__all__ = ["harmless", "one_line", "shortened"]
+
+
+def harmless(text: str) -> str:
+    r"""Without control characters: no escape code of a file's reaches the reader's terminal.
+
+    Line breaks and tabs stay; whatever else does not print becomes the replacement character.
+
+    >>> harmless("a\x1b[2Jb\n\x9b\u202ec")
+    'a�[2Jb\n��c'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def one_line(text: object) -> str:
+    r"""The same on one line: a name with a line break in it cannot pretend to be a message.
+
+    >>> from pathlib import Path
+    >>> one_line(Path("a\nAll is well.\x1b"))
+    'a All is well.�'
+    """
+    return harmless(str(text)).translate(_SPACES)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many characters: the beginning and the end, and how much is left out between.
+
+    >>> shortened("short", 80), shortened("x" * 1_000_000, 80)
+    ('short', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx … (999,960 characters left out) … xxxxxxxxxx')
+    """
+    if len(text) <= most:
+        return text
+    kept = max(most - _MARK, 0)
+    head, tail = kept - kept // 4, kept // 4
+    lost = f" … ({len(text) - kept:,} characters left out) … "
+    return text[:head] + lost + text[len(text) - tail :]
+
+
+_SPACES = str.maketrans("\n\t", "  ")
+_MARK = 40  # characters of the words that say what is left out
