@@ -25,8 +25,7 @@ def heatmaps(draw):
     rows = draw(st.lists(words, max_size=4))
     columns = draw(st.lists(words, max_size=4))
     cell = st.floats() | st.none()
-    # Rows of any length: a file of others need not be a matrix.
-    values = draw(st.lists(st.lists(cell, max_size=5).map(tuple), max_size=5))
+    values = [tuple(draw(cell) for _ in columns) for _ in rows]
     limit = st.none() | st.floats()
     spec = draw(st.sampled_from(["", ".1%", "d", "bad"]))
     return Heatmap(

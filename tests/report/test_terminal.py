@@ -82,7 +82,7 @@ def test_a_figure_is_a_row_a_series():
 
 def test_a_heat_map_is_a_table():
     heatmap = Heatmap(
-        "Fit", ("r1", "r2"), ("c1", "c2"), ((0.1, None), (0.3,)), "front", "head", ".0%"
+        "Fit", ("r1", "r2"), ("c1", "c2"), ((0.1, None), (0.3, None)), "front", "head", ".0%"
     )
     lines = printed(heatmap).splitlines()
     assert [line.split() for line in lines if line.startswith("r")] == [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.core.records import Record
-from dovetail.core.views import Cell, Table, Text, View
+from dovetail.core.views import Cell, Table, Text, View, refuse_mostly_empty
 
 __all__ = ["Evidence", "environment"]
 
@@ -33,6 +33,7 @@ class Evidence(Record, kind="evidence"):
     def view(self) -> View:
         """The verdict and the rows."""
         columns = tuple(dict.fromkeys(name for row in self.rows for name in row))
+        refuse_mostly_empty(len(self.rows), len(columns), sum(map(len, self.rows)))
         cells: tuple[tuple[Cell, ...], ...] = tuple(
             tuple(row.get(name) for name in columns) for row in self.rows
         )

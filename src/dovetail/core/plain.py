@@ -33,8 +33,9 @@ from typing import (
 
 from dovetail.core.errors import DovetailError, FormatError, shown
 from dovetail.core.files import read_plain
+from dovetail.core.words import one_line, shortened
 
-__all__ = ["dumps", "from_plain", "parse_json", "read_json", "to_plain"]
+__all__ = ["dumps", "from_plain", "parse_json", "read_fields", "read_json", "to_plain"]
 
 T = TypeVar("T")
 
@@ -109,8 +110,9 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES, links: bool = True) -
 def parse_json(data: bytes, where: str) -> Any:
     """Parse JSON that someone else wrote, more strictly than Python does.
 
-    UTF-8 without a byte-order mark; no NaN; no key twice in one object, which two readers could
-    understand differently; no text that cannot be written again; limited in depth.
+    UTF-8 without a byte-order mark; no NaN, and no number that is beyond all others (``1e999``);
+    no key twice in one object, which two readers could understand differently; no text that cannot
+    be written again; limited in depth.
 
     >>> parse_json(b'{"a": 1, "a": 2}', "x.json")
     Traceback (most recent call last):
@@ -119,7 +121,10 @@ def parse_json(data: bytes, where: str) -> Any:
     """
     try:
         value = json.loads(
-            data.decode(), parse_constant=_no_constant, object_pairs_hook=_no_key_twice
+            data.decode(),
+            parse_float=_finite,
+            parse_constant=_no_constant,
+            object_pairs_hook=_no_key_twice,
         )
         if rb"\ud" in data.lower():  # half a surrogate pair is a text that no file can hold
             json.dumps(value, ensure_ascii=False).encode()
@@ -132,6 +137,13 @@ def parse_json(data: bytes, where: str) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):  # Python reads 1e999 as infinity, and could not write it again
+        raise ValueError(f"{shown(digits)} is too large a number")
+    return number
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -175,7 +187,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin is dict:
         return _read_dict(get_args(kind)[1], value, where)
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(kind, value, where)
+        return read_fields(kind, value, where)
     return _read_scalar(kind, value, where)
 
 
@@ -208,10 +220,21 @@ def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ..
 def _read_dict(kind: Any, value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(dict, value, where)
-    return {key: _read(kind, item, f"{where}.{key}") for key, item in value.items()}
+    # A key is a file's own word, and is repeated in the place of everything below it.
+    return {
+        key: _read(kind, item, f"{where}.{shortened(one_line(key), 80)}")
+        for key, item in value.items()
+    }
 
 
-def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
+def read_fields(kind: Any, value: Any, where: str) -> Any:
+    """Read a dataclass field by field, whatever notation of its own it may have.
+
+    >>> read_fields(Path, [], "place")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: place: expected Path, found list []
+    """
     if not isinstance(value, dict):
         raise _wrong(kind, value, where)
     hints = _hints(kind)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from dovetail.core.errors import FormatError
+from dovetail.core.errors import FormatError, first_line, shown
 from dovetail.core.files import write_whole
-from dovetail.core.plain import dumps, from_plain, read_json, to_plain
-from dovetail.core.views import View, read_view, write_view
+from dovetail.core.plain import dumps, from_plain, read_fields, read_json, to_plain
+from dovetail.core.views import View, at_most, read_view, write_view
 
 __all__ = ["Record", "StoredRecord", "load_record", "slug"]
 
@@ -22,6 +22,7 @@ FORMAT = 1
 """Raise when an old reader would misread a new file; keep reading every older number."""
 
 _MOST_BYTES = 64 << 20
+_FEW_CELLS = 10_000
 _KINDS: dict[str, type[Record]] = {}
 
 
@@ -69,6 +70,14 @@ class Record:
             "data": data,
             "view": write_view(self.view()),
         }
+
+    @classmethod
+    def from_plain(cls, value: Any, where: str) -> Self:
+        """A record within another's data, where the whole of it was written."""
+        if not isinstance(value, dict) or value.get("record") != cls.kind:
+            raise FormatError(f"{where}: expected a record of kind {cls.kind!r}")
+        record: Self = read_fields(cls, value.get("data"), where)
+        return record
 
     def to_json(self) -> str:
         """The record's file as text."""
@@ -127,22 +136,40 @@ def load_record(path: str | Path) -> Record:
         raise FormatError(f"{path}: not a dovetail record (no {', '.join(sorted(missing))})")
     if value["format"] != FORMAT:
         raise FormatError(
-            f"{path}: record format {value['format']!r}, this dovetail reads {FORMAT}; update it"
+            f"{path}: record format {shown(value['format'])}, this dovetail reads {FORMAT}; "
+            "update it"
         )
     if not isinstance(value["record"], str):
-        raise FormatError(f"{path}: a record's kind is a word, found {value['record']!r}")
+        raise FormatError(f"{path}: a record's kind is a word, found {shown(value['record'])}")
     known = _KINDS.get(value["record"])
     if known is not None:
-        return from_plain(known, value["data"], str(path))
+        # Every value of a file takes a byte and a comma, so an honest view has fewer cells.
+        with at_most(_FEW_CELLS + Path(path).stat().st_size):
+            return _read_known(known, value["data"], str(path))
     data = from_plain(dict[str, Any], value["data"], f"{path}: data")
     settings = data.get("settings")
     return StoredRecord(
         settings=settings if isinstance(settings, dict) else {},
         of_kind=value["record"],
-        of_title=str(value["title"]),
+        of_title=from_plain(str, value["title"], f"{path}: title"),
         data=data,
         blocks=read_view(value["view"], f"{path}: view"),
     )
+
+
+def _read_known(kind: type[Record], data: Any, where: str) -> Record:
+    """A record whose data make sense to its kind: whatever was read can be shown, and kept."""
+    try:
+        record: Record = read_fields(kind, data, where)
+        read_view(record.to_plain()["view"], f"{where}: view")
+    except FormatError:
+        raise
+    except Exception as error:  # a view goes where its data lead it, and may fall anywhere
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise FormatError(
+            f"{where}: its data are not those of a record of kind {kind.kind!r} ({why})"
+        ) from None
+    return record
 
 
 def slug(title: str) -> str:

@@ -7,6 +7,9 @@ knows what was measured, and nothing here knows how it will be drawn.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +24,9 @@ __all__ = [
     "Table",
     "Text",
     "View",
+    "at_most",
     "read_view",
+    "refuse_mostly_empty",
     "write_view",
 ]
 
@@ -63,6 +68,7 @@ class Table:
         width = len(self.columns)
         if any(len(row) != width for row in self.rows) or len(self.formats) not in (0, width):
             raise ValueError(f"every row and the formats must have {width} cells")
+        _take(width * len(self.rows))
 
     def shown(self) -> tuple[tuple[str, ...], ...]:
         """The cells as a reader sees them."""
@@ -77,7 +83,8 @@ class Table:
 class Series:
     """One named line, set of points or set of bars; ``low`` and ``high`` bound a band around it.
 
-    ``points`` are marks without a line between them, in a figure of lines: data beside a curve.
+    There are as many y as x; bounds may be fewer.  ``points`` are marks without a line between
+    them, in a figure of lines: data beside a curve.
 
     >>> Series("train", (1, 2), (0.5, 0.25)).name
     'train'
@@ -89,6 +96,11 @@ class Series:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     points: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"a series has as many y as x, not {len(self.y)} and {len(self.x)}")
+        _take(len(self.x))
 
 
 @dataclass(frozen=True)
@@ -122,7 +134,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A matrix of numbers with named rows and columns; ``None`` marks an empty cell.
+    """A matrix of numbers, a value for every named row and column; ``None`` marks an empty cell.
 
     >>> Heatmap("Accuracy", ("a", "b"), ("a", "b"), ((0.9, 0.1), (0.1, 0.9))).values[0][0]
     0.9
@@ -137,6 +149,58 @@ class Heatmap:
     format: str = ""
     low: float | None = None
     high: float | None = None
+
+    def __post_init__(self) -> None:
+        wide = len(self.columns)
+        # Else a few names would ask for the cells of a matrix that nobody measured.
+        if len(self.values) != len(self.rows) or any(len(row) != wide for row in self.values):
+            raise ValueError(f"a heat map has values for its {len(self.rows)} x {wide} cells")
+        _take(wide * len(self.rows))
+
+
+def refuse_mostly_empty(rows: int, columns: int, known: int) -> None:
+    """Refuse a large table of which little is known, before it is filled with gaps.
+
+    A few thousand names in a file could else ask for millions of cells.
+
+    >>> refuse_mostly_empty(3, 3, 1)
+    >>> refuse_mostly_empty(5000, 5000, 5000)
+    Traceback (most recent call last):
+    ...
+    ValueError: 5000 rows and 5000 columns, and no more than 5000 values to fill them
+    """
+    if rows * columns > 10_000 + 4 * known:
+        raise ValueError(
+            f"{rows} rows and {columns} columns, and no more than {known} values to fill them"
+        )
+
+
+@contextmanager
+def at_most(cells: int) -> Iterator[None]:
+    """A view that is made within has no more cells and points than this, or is a ``ValueError``.
+
+    >>> with at_most(2):
+    ...     _ = Series("a", (1, 2, 3), (1.0, 2.0, 3.0))
+    Traceback (most recent call last):
+    ...
+    ValueError: what it shows would be larger than what it holds
+    """
+    before = _room.set([cells])
+    try:
+        yield
+    finally:
+        _room.reset(before)
+
+
+_room: ContextVar[list[int] | None] = ContextVar("room", default=None)
+
+
+def _take(cells: int) -> None:
+    room = _room.get()
+    if room is not None:
+        room[0] -= cells
+        if room[0] < 0:
+            raise ValueError("what it shows would be larger than what it holds")
 
 
 Block = Text | Table | Figure | Heatmap

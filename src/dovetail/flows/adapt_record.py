@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from statistics import fmean, stdev
 
@@ -89,12 +90,12 @@ class Adaptation(Record, kind="adaptation"):
         """What was adapted to what."""
         return f"Adapting {self.part} to {self.task}"
 
-    @property
+    @cached_property
     def ways(self) -> tuple[str, ...]:
         """In the order they were asked for."""
         return tuple(dict.fromkeys(trial.how for trial in self.trials))
 
-    @property
+    @cached_property
     def labels(self) -> tuple[int, ...]:
         """How many a class (of numbers: in all), ascending."""
         return tuple(sorted({trial.labels for trial in self.trials}))
@@ -104,7 +105,7 @@ class Adaptation(Record, kind="adaptation"):
         """The measure that tells ways apart: accuracy, or of numbers the error."""
         return "accuracy" if "accuracy" in self.trials[0].measures else "rmse"
 
-    @property
+    @cached_property
     def draws(self) -> int:
         """Of labels, each with a seed of its own."""
         return len({trial.seed for trial in self.trials})
@@ -144,7 +145,14 @@ class Adaptation(Record, kind="adaptation"):
         return (self._table(), *grown, self._note())
 
     def _of(self, how: str, labels: int) -> list[Trial]:
-        return [trial for trial in self.trials if (trial.how, trial.labels) == (how, labels)]
+        return self._groups.get((how, labels), [])
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, int], list[Trial]]:
+        groups: dict[tuple[str, int], list[Trial]] = {}
+        for trial in self.trials:
+            groups.setdefault((trial.how, trial.labels), []).append(trial)
+        return groups
 
     def _table(self) -> Table:
         known = {name for trial in self.trials for name in trial.measures}

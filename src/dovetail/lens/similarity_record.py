@@ -31,6 +31,11 @@ class JacobianSimilarity(Record, kind="jacobian-similarity"):
     reading: str
     n: int
 
+    def __post_init__(self) -> None:
+        shape = [len(self.names)] * len(self.names)
+        if [len(row) for row in self.matrix] != shape:
+            raise ValueError("similarities need a row and a column for each part")
+
     def __getitem__(self, pair: tuple[str, str]) -> float:
         """The similarity of two parts, by name."""
         for name in pair:

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Text, View
+from dovetail.core.views import (
+    Block,
+    Cell,
+    Figure,
+    Heatmap,
+    Series,
+    Table,
+    Text,
+    View,
+    refuse_mostly_empty,
+)
 
 __all__ = ["Choice", "Judged", "Judgement", "OnTarget", "Summary"]
 
@@ -167,6 +177,8 @@ class Judgement(Record, kind="judgement"):
         return Figure("bar", title, (series,), "score", "weighted tau", ".2f")
 
     def _map(self) -> Heatmap:
+        known = sum(len(judged.on) for judged in self.scores)
+        refuse_mostly_empty(len(self.scores), len(self.targets), known)
         values = []
         for judged in self.scores:
             by_target = {each.target: each.weighted_tau for each in judged.on}

@@ -206,7 +206,7 @@ class Ranking(Record, kind="ranking"):
             by_part.setdefault(place.part, []).append(place)
         order = self.settings.get("points", {})
         layered = {
-            part: sorted(places, key=lambda p: order.get(part, [p.at]).index(p.at))
+            part: _in_order(places, order.get(part))
             for part, places in by_part.items()
             if sum(p.at is not None for p in places) >= 3
         }
@@ -258,3 +258,11 @@ def _probability(value: float) -> str:
 
 def _number(value: float | None) -> float:
     return 0.0 if value is None else value
+
+
+def _in_order(places: Sequence[Place], points: Sequence[str] | None) -> list[Place]:
+    """By the place of their cut along the network, where that is known."""
+    if points is None:
+        return list(places)
+    along = {at: i for i, at in reversed(list(enumerate(points)))}
+    return sorted(places, key=lambda place: along[str(place.at)])

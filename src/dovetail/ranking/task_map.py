@@ -17,8 +17,10 @@ with unlike numbers of classes most do not.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from scipy import stats
@@ -101,8 +103,16 @@ class TaskMap(Record, kind="task-map"):
         >>> task_map({"a": {"b": 1.0}}).roles("b")
         ('target',)
         """
-        names: dict[Role, tuple[str, ...]] = {"source": self.sources, "target": self.targets}
-        return tuple(role for role, known in names.items() if task in known)
+        return tuple(role for role, known in self._order.items() if task in known)
+
+    @cached_property
+    def _order(self) -> dict[Role, dict[str, int]]:
+        """Where each name comes first, as a source and as a target."""
+        both: dict[Role, tuple[str, ...]] = {"source": self.sources, "target": self.targets}
+        return {
+            role: {name: i for i, name in reversed(list(enumerate(names)))}
+            for role, names in both.items()
+        }
 
     def around(self, task: str, role: Role, *, own: bool = True) -> dict[str, _Pair]:
         """The estimated and the true value of every other task, and of itself if ``own``.
@@ -112,9 +122,9 @@ class TaskMap(Record, kind="task-map"):
         {'a': (3.0, 0.9), 'b': (2.0, None)}
         """
         names = self.sources if role == "source" else self.targets
-        if task not in names:
+        at = self._order[role].get(task)
+        if at is None:
             raise SettingsError(f"{task!r} is no {role} of this map{nearest(task, names)}")
-        at = names.index(task)
         others = self.targets if role == "source" else self.sources
         found: dict[str, _Pair] = {}
         for i, other in enumerate(others):
@@ -158,7 +168,7 @@ class TaskMap(Record, kind="task-map"):
         blocks.append(self._matrix(f"Estimated: {self.by}", self.estimated))
         if self.true:
             blocks += [self._matrix(f"True: {self.measure}", self.true), self._agreements()]
-        for task in self.focus or self.tasks:
+        for task in dict.fromkeys(self.focus) or self.tasks:
             for role in self.roles(task):
                 blocks += self._detail(task, role)
         return tuple(blocks)
@@ -314,16 +324,14 @@ def _spread(values: Sequence[float]) -> float:
 def _distances(values: Sequence[float | None]) -> tuple[float | None, ...]:
     """Zero for the best, one for the worst; all zero when there is no difference."""
     known = [value for value in values if value is not None]
-    spread = _spread(known) or math.inf
-    return tuple(None if value is None else (max(known) - value) / spread for value in values)
+    best, spread = max(known, default=0.0), _spread(known) or math.inf
+    return tuple(None if value is None else (best - value) / spread for value in values)
 
 
 def _ranks(values: Sequence[float | None]) -> tuple[int | None, ...]:
     """One for the best; equals share the better place."""
-    known = [value for value in values if value is not None]
-    return tuple(
-        None if value is None else 1 + sum(other > value for other in known) for value in values
-    )
+    known = sorted(-value for value in values if value is not None)
+    return tuple(None if value is None else 1 + bisect_left(known, -value) for value in values)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Heatmap, Table, Text, View
+from dovetail.core.views import Block, Cell, Heatmap, Table, Text, View, refuse_mostly_empty
 
 __all__ = ["Alike", "Pair", "Recombination"]
 
@@ -180,6 +180,7 @@ class Recombination(Record, kind="recombination"):
     def _heatmap(self) -> Heatmap:
         table = self.accuracy
         heads = tuple(dict.fromkeys(pair.head for pair in self.pairs))
+        refuse_mostly_empty(len(table), len(heads), len(self.pairs))
         return Heatmap(
             "Accuracy after joining",
             tuple(table),
@@ -199,6 +200,8 @@ class Recombination(Record, kind="recombination"):
             "accuracy": _accuracy_with(first),
         }
         columns |= {f"{norms} norms": _accuracy_with(norms) for norms in rest}
+        known = sum(len(pair.accuracy) for pair in self.pairs)
+        refuse_mostly_empty(len(self.pairs), len(self.norms), known)
         columns |= {
             "chance": lambda pair: pair.chance,
             "own head": lambda pair: pair.own.get(first),
@@ -239,7 +242,7 @@ class Recombination(Record, kind="recombination"):
                 f"The {_counted(len(fit), 'pair')} whose contract allows the join {score} "
                 f"{least:.1%} or more."
             )
-        if misfit and misfit == [pair for pair in self.recombined if pair in measured]:
+        if misfit and misfit == [p for p in self.recombined if self.norms[0] in p.accuracy]:
             words.append(f"The {_counted(len(misfit), 'other')} the contract refused beforehand.")
         elif misfit:
             mean = fmean(pair.accuracy[self.norms[0]] for pair in misfit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dovetail.core.views import Figure
 from dovetail.report.lettering import clip_apart, show_number, show_ticks, text_width
@@ -61,10 +62,14 @@ class Frame:
         """The width of one place on a categorical axis."""
         return (self.right - self.left) / max(len(self.places), 1)
 
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {place: i for i, place in enumerate(self.places)}
+
     def across(self, x: float | str) -> float | None:
         """The horizontal position of an x value; ``None`` for one that has none."""
         if self.places:
-            return self.left + (self.places.index(place_name(x)) + 0.5) * self.band
+            return self.left + (self._order[place_name(x)] + 0.5) * self.band
         return self.x(float(x)) if self.x.shows(float(x)) else None
 
     def draw(self, figure: Figure) -> str:

@@ -184,7 +184,7 @@ def figure_data(figure: Figure) -> Table | None:
     rows: list[tuple[Cell, ...]] = []
     bounded = figure.kind != "polar" and any(s.low or s.high for s in figure.series)
     for series in figure.series:
-        for i, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
+        for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
             bounds = [side[i] if i < len(side) else None for side in (series.low, series.high)]
             rows.append((series.name, x, y, *(bounds if bounded else ())))
     if not rows or len(rows) > _MOST_DATA:

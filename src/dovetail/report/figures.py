@@ -68,7 +68,7 @@ def _draw_upright(figure: Figure, *, top: float, width: float) -> Plot:
         tuple(draw_series(figure, frame, index) for index in range(len(figure.series))),
         frame.bottom + frame.depth + (26.0 if figure.x_label else 6.0),
         # A gap (None, NaN) is no value; what is a value and has no place is said.
-        sum(_is_lost(x, y, frame) for s in figure.series for x, y in zip(s.x, s.y, strict=False)),
+        sum(_is_lost(x, y, frame) for s in figure.series for x, y in zip(s.x, s.y, strict=True)),
         "not finite" + (", or not positive on a logarithmic axis" if log else ""),
     )
 

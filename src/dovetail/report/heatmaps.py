@@ -146,10 +146,8 @@ class _Box:
 def _cells(heatmap: Heatmap, box: _Box, colours: Colouring) -> list[str]:
     cells = []
     gap = 1.0 if box.printed else -0.5  # cells that touch overlap a little, lest seams show
-    for i, row in enumerate(heatmap.rows):
-        values = heatmap.values[i] if i < len(heatmap.values) else ()
-        for j, column in enumerate(heatmap.columns):
-            value = values[j] if j < len(values) else None
+    for i, (row, values) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
+        for j, (column, value) in enumerate(zip(heatmap.columns, values, strict=True)):
             known = value is not None and math.isfinite(value)
             words = show_number(value, heatmap.format)
             fill = (

@@ -140,7 +140,7 @@ def _series(figure: Figure, rows: _Rows, index: int) -> str:
     aside = (index - (rows.series - 1) / 2) * rows.step
     r = max(min(4.0, rows.step * 0.5, rows.tall * 0.4), 0.8)
     marks, told = [], []
-    for i, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
+    for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         if y is None or not rows.scale.shows(y):
             continue
         name = place_name(x)

@@ -18,6 +18,7 @@ __all__ = ["clip", "clip_apart", "escape", "show_number", "show_ticks", "text_wi
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SPEC = re.compile(r"(.?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
 _LONGEST = 24  # characters of a number; 1e300 with a fixed point has three hundred
+_LINE = 400  # characters; no line of a drawing has more
 _NARROW = frozenset("ijltfrI.,:;|!'`()[]{} /-")
 _WIDE = frozenset("mwMW%@&−…")
 
@@ -96,13 +97,11 @@ def wrap(text: str, width: float, size: float = 12.0) -> list[str]:
         if lines and text_width(f"{lines[-1]} {word}", size) <= width:
             lines[-1] += f" {word}"
             continue
-        rest = word
-        while text_width(rest, size) > width and len(rest) > 1:
-            head = _fitting(rest, width, size) or rest[0]
+        start = 0
+        while start < len(word):
+            head = _fitting(word[start : start + _LINE], width, size) or word[start]
             lines.append(head)
-            rest = rest[len(head) :]
-        if rest:
-            lines.append(rest)
+            start += len(head)
     return lines
 
 

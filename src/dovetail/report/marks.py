@@ -57,7 +57,7 @@ def placed(series: Series, frame: Frame) -> list[Point | None]:
     [False, True, False]
     """
     points: list[Point | None] = []
-    for index, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
+    for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         across = frame.across(x)
         if across is None or y is None or not frame.y.shows(y):
             points.append(None)

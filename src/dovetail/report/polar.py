@@ -194,7 +194,7 @@ def _series(figure: Figure, circle: _Circle, names: Sequence[str], index: int) -
     directions = {name: i for i, name in enumerate(names)}
     found: dict[int, tuple[float, float]] = {}
     marks, told = [], []
-    for x, y in zip(series.x, series.y, strict=False):
+    for x, y in zip(series.x, series.y, strict=True):
         if y is None or not _shows(y):
             continue
         name = place_name(x)
@@ -233,7 +233,7 @@ def _free(figure: Figure, names: Sequence[str]) -> float:
     """
     farthest = dict.fromkeys(names, 0.0)
     for series in figure.series:
-        for x, y in zip(series.x, series.y, strict=False):
+        for x, y in zip(series.x, series.y, strict=True):
             if y is not None and _shows(y):
                 farthest[place_name(x)] = max(farthest[place_name(x)], y)
     reach = list(farthest.values())

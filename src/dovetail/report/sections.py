@@ -7,16 +7,23 @@ this process knows or not, looks exactly as it did when it was measured.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from dovetail.core.errors import FormatError
 from dovetail.core.records import Record
 from dovetail.core.views import View, read_view, write_view
+from dovetail.core.words import shortened
+from dovetail.report.bounds import LONGEST_TITLE, bounded
 
 __all__ = ["Section", "sections"]
+
+_MOST_SETTINGS = 500
+_LONGEST_SETTING = 500
+_MOST_ITEMS = 100  # of a list among the settings
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,11 @@ def sections(records: Sequence[Record]) -> list[Section]:
     [('a-run', 'seed 0'), ('a-run-2', 'seed 1')]
     """
     stored = [_stored(record) for record in records]
-    titles = [str(plain["title"]) for plain, _ in stored]
+    titles = [shortened(str(plain["title"]), LONGEST_TITLE) for plain, _ in stored]
     settings = [_settings(plain["data"].get("settings")) for plain, _ in stored]
     facts = zip(stored, titles, _asides(titles, settings), _names(titles), settings, strict=True)
     return [
-        Section(number, title, aside, name, plain, view, tuple(rows.items()))
+        Section(number, title, aside, name, plain, bounded(view), tuple(rows.items()))
         for number, ((plain, view), title, aside, name, rows) in enumerate(facts, start=1)
     ]
 
@@ -74,10 +81,12 @@ def _stored(record: Record) -> tuple[dict[str, Any], View]:
 def _asides(titles: Sequence[str], settings: Sequence[Mapping[str, str]]) -> list[str]:
     """For titles that occur again, the settings in which the records differ, else a count."""
     asides = [""] * len(titles)
-    for title, count in Counter(titles).items():
-        if count == 1:
+    alike: dict[str, list[int]] = defaultdict(list)
+    for i, title in enumerate(titles):
+        alike[title].append(i)
+    for places in alike.values():
+        if (count := len(places)) == 1:
             continue
-        places = [i for i, other in enumerate(titles) if other == title]
         keys = sorted({key for i in places for key in settings[i]})
         differ = [key for key in keys if len({settings[i].get(key) for i in places}) > 1]
         # One setting that tells all of them apart says it best; it must be short enough to read.
@@ -91,32 +100,43 @@ def _asides(titles: Sequence[str], settings: Sequence[Mapping[str, str]]) -> lis
 
 
 def _settings(settings: object) -> dict[str, str]:
-    return dict(_flat(settings)) if isinstance(settings, Mapping) else {}
+    """The first of the settings by name, and how many more there are."""
+    rows = _flat(settings) if isinstance(settings, Mapping) else iter(())
+    shown = dict(islice(rows, _MOST_SETTINGS))
+    more = sum(1 for _ in rows)
+    return shown | ({"…": f"and {more:,} more"} if more else {})
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Nested settings as dotted names; lists and the rest as they would be typed."""
-    rows: list[tuple[str, str]] = []
     for key, value in sorted(settings.items()):
+        name = shortened(f"{prefix}{key}", _LONGEST_SETTING)
         if isinstance(value, Mapping) and value:
-            rows += _flat(value, f"{prefix}{key}.")
+            yield from _flat(value, f"{name}.")
         elif isinstance(value, list | tuple):
-            rows.append((f"{prefix}{key}", ", ".join(_word(item) for item in value) or "–"))
+            words = [_word(item) for item in value[:_MOST_ITEMS]]
+            if more := len(value) - len(words):
+                words.append(f"and {more:,} more")
+            yield name, ", ".join(words) or "–"
         else:
-            rows.append((f"{prefix}{key}", _word(value)))
-    return rows
+            yield name, _word(value)
 
 
 def _word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "–" if value is None else str(value)
+    return "–" if value is None else shortened(str(value), _LONGEST_SETTING)
 
 
 def _names(titles: Sequence[str]) -> list[str]:
-    names: list[str] = []
+    """Plain enough for files, no two alike, also where one title ends in another's number."""
+    names: dict[str, None] = {}
+    tried: Counter[str] = Counter()
     for title in titles:
         stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "record"
-        taken = sum(1 for name in names if re.fullmatch(rf"{stem}(-\d+)?", name))
-        names.append(f"{stem}-{taken + 1}" if taken else stem)
-    return names
+        name = stem
+        while name in names:
+            tried[stem] += 1
+            name = f"{stem}-{tried[stem] + 1}"
+        names[name] = None
+    return list(names)

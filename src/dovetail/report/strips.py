@@ -50,7 +50,7 @@ def interval_rows(figure: Figure, wide: int = STRIP) -> Table:
     scale = _scale(figure, [v for s in figure.series for v in (*s.y, *s.low, *s.high)], wide)
     rows: list[tuple[int, tuple[Cell, ...]]] = []
     for index, series in enumerate(figure.series):
-        for i, (x, y) in enumerate(zip(series.x, series.y, strict=False)):
+        for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
             ends = [side[i] if i < len(side) else None for side in (series.low, series.high)]
             words = [show_number(v, figure.y_format) for v in (y, *(ends if bounded else ()))]
             name = place_name(x)
@@ -107,7 +107,7 @@ def _drawn(y: float | None, ends: Sequence[float | None], scale: Scale, sign: st
 
 def _by_name(series: Series) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
-    for x, y in zip(series.x, series.y, strict=False):
+    for x, y in zip(series.x, series.y, strict=True):
         found.setdefault(place_name(x), y)
     return found
 

@@ -11,18 +11,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
-from dovetail.report.blocks import is_number, show_cell
+from dovetail.core.words import harmless, one_line
+from dovetail.report.blocks import is_numeric, show_cell
+from dovetail.report.bounds import MOST_CELLS, bounded
+from dovetail.report.grid import columns_that_fit, lines_of
 from dovetail.report.lettering import show_number
 from dovetail.report.strips import STRIP, interval_rows, polar_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table as RichTable
 
 __all__ = ["print_view", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MARGIN = 4  # of a table's own borders and padding, a column
 _SPARK = 24
 
 
@@ -43,7 +44,7 @@ def print_view(view: View, *, console: Console | None = None, wide: bool | None 
     out = console if console is not None else RichConsole(highlight=False)
     unbounded = wide if wide is not None else not out.is_terminal
     room = STRIP if unbounded else min(max(out.width // 5, 8), STRIP)
-    for block in view:
+    for block in bounded(view, most_rows=MOST_CELLS):
         if isinstance(block, Text):
             _print_text(block, out, unbounded)
         elif isinstance(block, Table):
@@ -90,7 +91,7 @@ def _print_text(block: Text, out: Console, unbounded: bool) -> None:
     ]
     words = f"Warning: {block.text}" if block.style == "warning" else block.text
     options: dict[str, Any] = {"soft_wrap": True} if unbounded else {}
-    out.print(RichText(_clean(words), style=style), **options)
+    out.print(RichText(harmless(words), style=style), **options)
     out.print()
 
 
@@ -103,67 +104,33 @@ def _print_table(
     drawn: bool = False,
 ) -> None:
     """Print a table; the last column of one that is ``drawn`` is a picture, and never folded."""
+    from rich.cells import cell_len
     from rich.text import Text as RichText
 
-    page = _rich_table(table, right)
-    if drawn:
-        page.columns[-1].no_wrap = True
+    count = len(table.columns) if unbounded else columns_that_fit(len(table.columns), out.width)
+    numeric = {j for j in range(count) if j in right or is_numeric([row[j] for row in table.rows])}
+    cells = [row[:count] for row in (_heads(table), *_shown(table))]
+    head, *rows = lines_of(cells, numeric, None if unbounded else out.width, drawn=drawn)
+    body = [line for row in rows for line in row]
+    rule = "─" * max(map(cell_len, (*head, *body)), default=0)
     if table.caption:
         options: dict[str, Any] = {"soft_wrap": True} if unbounded else {}
-        out.print(RichText(_clean(table.caption), style="bold"), **options)
-    if unbounded:
-        cells = [table.columns, *_shown(table)]
-        widest = sum(max(_cells_wide(row[j]) for row in cells) for j in range(len(table.columns)))
-        needed = widest + _MARGIN * (len(table.columns) + 1)
-        for line in _lines(page, out, needed):
-            out.print(
-                RichText.from_ansi(line) if out.is_terminal else RichText(line), soft_wrap=True
-            )
-    else:
-        out.print(page)
+        out.print(RichText(harmless(table.caption), style="bold"), **options)
+    said = RichText.assemble(("\n".join(head), "bold"), "\n" + "\n".join([rule, *body]))
+    out.print(said, soft_wrap=True)
+    if more := len(table.columns) - count:
+        out.print(RichText(f"and {more:,} more columns; a pipe shows them all", style="dim"))
     out.print()
 
 
-def _lines(drawn: RichTable, out: Console, width: int) -> list[str]:
-    """A table drawn at a width of its own, whatever the console's."""
-    from io import StringIO
-
-    from rich.console import Console as RichConsole
-
-    page = RichConsole(
-        file=StringIO(),
-        width=width,
-        force_terminal=out.is_terminal,
-        color_system="standard" if out.is_terminal else None,
-        highlight=False,
-    )
-    page.print(drawn)
-    text: str = page.file.getvalue()  # type: ignore[attr-defined]
-    return [line.rstrip() for line in text.splitlines()]
-
-
-def _rich_table(table: Table, right: Collection[int]) -> RichTable:
-    """With numbers to the right, as are the columns named so, which hold numbers in words."""
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text as RichText
-
-    drawn = RichTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for j, name in enumerate(table.columns):
-        known = [row[j] for row in table.rows if row[j] is not None]
-        numeric = j in right or (bool(known) and all(is_number(cell) for cell in known))
-        drawn.add_column(
-            RichText(_one_line(name)), justify="right" if numeric else "left", overflow="fold"
-        )
-    for row in _shown(table):
-        drawn.add_row(*(RichText(cell) for cell in row))
-    return drawn
+def _heads(table: Table) -> tuple[str, ...]:
+    return tuple(one_line(name) for name in table.columns)
 
 
 def _shown(table: Table) -> list[tuple[str, ...]]:
     formats = table.formats or ("",) * len(table.columns)
     return [
-        tuple(_one_line(show_cell(cell, spec)) for cell, spec in zip(row, formats, strict=True))
+        tuple(one_line(show_cell(cell, spec)) for cell, spec in zip(row, formats, strict=True))
         for row in table.rows
     ]
 
@@ -185,7 +152,7 @@ def _summary(figure: Figure) -> Table:
 
 def _course(figure: Figure, series: Series) -> list[float | None]:
     """The heights in the order they are drawn in: points by their x, and logarithms if asked."""
-    pairs = list(zip(series.x, series.y, strict=False))
+    pairs = list(zip(series.x, series.y, strict=True))
     if figure.kind == "scatter" and not any(isinstance(x, str) or math.isnan(x) for x, _ in pairs):
         pairs.sort(key=lambda pair: float(pair[0]))
     heights = [y for _, y in pairs]
@@ -197,28 +164,11 @@ def _course(figure: Figure, series: Series) -> list[float | None]:
 def _matrix(heatmap: Heatmap) -> Table:
     corner = " \\ ".join(words for words in (heatmap.row_label, heatmap.column_label) if words)
     rows = []
-    for i, name in enumerate(heatmap.rows):
-        values = heatmap.values[i] if i < len(heatmap.values) else ()
-        cells = [values[j] if j < len(values) else None for j in range(len(heatmap.columns))]
-        rows.append((name, *(show_number(value, heatmap.format) for value in cells)))
+    for name, values in zip(heatmap.rows, heatmap.values, strict=True):
+        rows.append((name, *(show_number(value, heatmap.format) for value in values)))
     return Table((corner, *heatmap.columns), tuple(rows), (), heatmap.title)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     return sum(value / len(known) for value in known) if known else None
-
-
-def _cells_wide(text: str) -> int:
-    from rich.cells import cell_len
-
-    return max((cell_len(line) for line in text.splitlines()), default=0)
-
-
-def _one_line(text: str) -> str:
-    return _clean(" ".join(text.split("\n")))
-
-
-def _clean(text: str) -> str:
-    """Without control characters: a record of others must not steer the reader's terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

@@ -66,7 +66,11 @@ class Evaluation(Record, kind="evaluation"):
         )
         if not self.confusion:
             return head
-        shares = tuple(tuple(count / max(sum(row), 1) for count in row) for row in self.confusion)
+        totals = [max(sum(row), 1) for row in self.confusion]
+        shares = tuple(
+            tuple(count / total for count in row)
+            for row, total in zip(self.confusion, totals, strict=True)
+        )
         return (
             *head,
             Heatmap(

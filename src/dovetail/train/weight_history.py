@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,21 +46,28 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
 
     rows: tuple[dict[str, Any], ...]
 
-    @property
+    @cached_property
     def layers(self) -> tuple[str, ...]:
         """Their names, from the input up."""
-        return tuple(dict.fromkeys(row["layer"] for row in self.rows))
+        return tuple(self._by_layer)
 
     def curve(self, layer: str, measure: str) -> tuple[float | None, ...]:
         """A measure of one layer, epoch by epoch."""
-        return tuple(row.get(measure) for row in self.rows if row["layer"] == layer)
+        return tuple(row.get(measure) for row in self._by_layer.get(layer, ()))
+
+    @cached_property
+    def _by_layer(self) -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            found.setdefault(row["layer"], []).append(row)
+        return found
 
     def correlation(self, layer: str) -> float | None:
         r"""Pearson's, of :math:`\log_2(G + 1)` and the entropy over the epochs; None if flat."""
         both = [
             (row[GRADIENT], row[ENTROPY])
-            for row in self.rows
-            if row["layer"] == layer and row.get(GRADIENT) is not None
+            for row in self._by_layer.get(layer, ())
+            if row.get(GRADIENT) is not None
         ]
         if len(both) < 3:
             return None
@@ -73,7 +81,7 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
         """Curves of every measure, a line a layer; first and last values."""
         if not self.rows:
             return (Text("No epoch has ended yet."),)
-        epochs = tuple(row["epoch"] for row in self.rows if row["layer"] == self.layers[0])
+        epochs = tuple(row["epoch"] for row in self._by_layer[self.layers[0]])
         figures = (
             Figure(
                 "line",

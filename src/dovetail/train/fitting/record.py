@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Heatmap, Series, Table, Text, View
@@ -64,7 +65,7 @@ class CompatibleTraining(Record, kind="compatible-training"):
         """What was trained."""
         return f"{' and '.join(self.networks)}, made to fit"
 
-    @property
+    @cached_property
     def final(self) -> dict[str, float]:
         """The kept rows of all stages together; what they share is the last one's."""
         return {name: value for stage in self.stages for name, value in stage.final.items()}
@@ -141,7 +142,9 @@ class CompatibleTraining(Record, kind="compatible-training"):
     def _curves(self, stage: Stage) -> Figure:
         epochs = tuple(row["epoch"] for row in stage.rows)
         # named here and not taken from the rows, whose order JSON does not keep
-        asked = [f"{n}{of} {OWN}" for n in stage.networks for of in ("", " dcc", " rp")]
+        asked = [
+            f"{n}{of} {OWN}" for n in dict.fromkeys(stage.networks) for of in ("", " dcc", " rp")
+        ]
         drawn = [name for name in asked if name in stage.rows[0]] or ["loss"]
         series = tuple(
             Series(name.removesuffix(f" {OWN}"), epochs, tuple(row.get(name) for row in stage.rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dovetail.core.errors import SettingsError, nearest
 from dovetail.core.records import Record
@@ -84,7 +85,7 @@ class TransferTrial(Record, kind="transfer-trial"):
         """What was tried on what."""
         return f"Extractors tried on {self.task}"
 
-    @property
+    @cached_property
     def heads(self) -> tuple[str, ...]:
         """The heads, the ready one first."""
         return tuple(dict.fromkeys(each.head for each in self.tried))
@@ -103,11 +104,14 @@ class TransferTrial(Record, kind="transfer-trial"):
 
     def of(self, front: str, head: str = READY) -> Tried:
         """What was found for one extractor with one head."""
-        for each in self.tried:
-            if (each.front, each.head) == (front, head):
-                return each
+        if (found := self._pairs.get((front, head))) is not None:
+            return found
         pairs = [f"{each.front} with {each.head}" for each in self.tried]
         raise SettingsError(f"not tried{nearest(f'{front} with {head}', pairs)}")
+
+    @cached_property
+    def _pairs(self) -> dict[tuple[str, str], Tried]:
+        return {(each.front, each.head): each for each in reversed(self.tried)}
 
     def view(self) -> View:
         """The candidates in their order, and a curve for each."""
