@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.report.lettering import show_ticks
@@ -48,6 +48,7 @@ def test_whole_ticks_are_whole(start, length):
     assert all(tick == int(tick) for tick in ticks)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300))
 def test_logarithmic_ticks_enclose_and_are_round(a, b):
     low, high = sorted((a, b))

@@ -145,12 +145,14 @@ def read_plain(path: Path, *, most_bytes: int, links: bool = True) -> bytes:
     with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            # The file may grow while we look at it, so the size alone is no promise.
-            data = file.read(most_bytes + 1) if size <= most_bytes else b""
+            # What is asked for is allocated, so no more than the size; one more tells if it grew.
+            data = file.read(size + 1) if size <= most_bytes else b""
         except OSError as error:
             raise FormatError(f"{path}: cannot be read ({error})") from None
-    if max(size, len(data)) > most_bytes:
+    if size > most_bytes:
         raise FormatError(f"{path}: {size} bytes is more than a file of ours ever has")
+    if len(data) > size:
+        raise FormatError(f"{path}: it grew while it was read; wait for its writer")
     return data
 
 

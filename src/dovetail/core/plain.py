@@ -169,6 +169,8 @@ def _deeper_than(most: int, value: Any) -> bool:
 def _read(kind: Any, value: Any, where: str) -> Any:
     if kind is Any:
         return value
+    if kind in _SCALARS:  # most of what a file holds: numbers and names
+        return _read_scalar(kind, value, where)
     own = getattr(kind, "from_plain", None)
     if own is not None:
         return own(value, where)
@@ -199,6 +201,8 @@ def _read_union(kind: Any, value: Any, where: str) -> Any:
     if len(choices) == 1:
         return _read(choices[0], value, where)  # its own error says where inside
     for choice in choices:
+        if choice in _SCALARS and not _is_scalar(choice, value):
+            continue  # without the words of a refusal, which cost more than a table's cell
         try:
             return _read(choice, value, where)
         except FormatError:
@@ -257,22 +261,24 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
 
 
 def _read_scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is type(None):
-        kind_ok = value is None
-    elif kind is float:
-        if isinstance(value, str) and value in _NOT_FINITE:
-            return _NOT_FINITE[value]
-        kind_ok = isinstance(value, float | int) and not isinstance(value, bool)
-        if kind_ok and abs(value) <= sys.float_info.max:
-            return float(value)
-        kind_ok = isinstance(value, float)
-    elif kind is int:
-        kind_ok = isinstance(value, int) and not isinstance(value, bool)
-    else:
-        kind_ok = isinstance(kind, type) and isinstance(value, kind)
-    if not kind_ok:
+    if not _is_scalar(kind, value):
         raise _wrong(kind, value, where)
+    if kind is float:
+        return _NOT_FINITE[value] if isinstance(value, str) else float(value)
     return value
+
+
+def _is_scalar(kind: Any, value: Any) -> bool:
+    if kind is float:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return abs(value) <= sys.float_info.max
+        return isinstance(value, float) or (isinstance(value, str) and value in _NOT_FINITE)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+_SCALARS = frozenset({str, bool, int, float, type(None)})
 
 
 @cache

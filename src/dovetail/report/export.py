@@ -16,10 +16,10 @@ from dovetail.core.views import Figure, Heatmap
 from dovetail.report.colours import PALETTES
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
-from dovetail.report.sections import sections
+from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
 
-__all__ = ["Drawn", "drawings", "export_figures", "to_png"]
+__all__ = ["Drawn", "drawings", "drawings_of", "export_figures", "to_png"]
 
 Theme = Literal["light", "dark"]
 _FORMATS = ("svg", "png")
@@ -47,8 +47,13 @@ def drawings(records: Sequence[Record]) -> list[Drawn]:
     >>> [one.name for one in drawings([record])]
     ['1-a-run-1-loss', '1-a-run-2-loss']
     """
+    return drawings_of(sections(records))
+
+
+def drawings_of(parts: Sequence[Section]) -> list[Drawn]:
+    """The same of the sections of a report."""
     drawn = []
-    for section in sections(records):
+    for section in parts:
         number = 0
         for place, block in enumerate(section.view):
             if not isinstance(block, Figure | Heatmap):

@@ -12,7 +12,7 @@ from dovetail.core.files import whole_folder, write_whole
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Table, Text
 from dovetail.report.blocks import figure_data, is_numeric, show_cell
-from dovetail.report.export import Drawn, drawings
+from dovetail.report.export import Drawn, drawings_of
 from dovetail.report.lettering import escape
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
@@ -44,7 +44,13 @@ def render_markdown(
     <BLANKLINE>
     """
     parts = sections(records)
-    drawn = {(one.section, one.place): one for one in drawings(records)}
+    return _rendered(parts, drawings_of(parts), title, subtitle, figures)
+
+
+def _rendered(
+    parts: Sequence[Section], drawings: Sequence[Drawn], title: str, subtitle: str, figures: str
+) -> str:
+    drawn = {(one.section, one.place): one for one in drawings}
     pieces = [f"# {_line(title)}", _words(subtitle), _contents(parts)]
     for part in parts:
         anchor = f'<a id="{part.anchor}"></a>\n\n' if len(parts) > 1 else ""
@@ -66,14 +72,15 @@ def write_markdown(
     'report.md'
     """
     folder = path.with_name(f"{path.stem}_files")
-    drawn = drawings(records)
+    parts = sections(records)
+    drawn = drawings_of(parts)
     _check_ours(folder)
     if drawn or folder.exists():
         # The figures first: a text whose links lead nowhere is worse than figures without a text.
         with whole_folder(folder, replace=True) as fresh:
             for one in drawn:
                 write_whole(fresh / f"{one.name}.svg", standalone(one.drawing))
-    text = render_markdown(records, title=title, subtitle=subtitle, figures=folder.name)
+    text = _rendered(parts, drawn, title, subtitle, folder.name)
     write_whole(path, text)
     return path
 
