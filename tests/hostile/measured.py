@@ -18,7 +18,8 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from hostile.cases import CASES, honest
+from hostile.cases import CASES
+from hostile.liar import honest
 
 from dovetail.core.errors import DovetailError
 from dovetail.parts.cutting import cut

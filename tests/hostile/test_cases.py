@@ -46,7 +46,7 @@ def test_a_trick_is_refused(name, measured):
 def test_the_canary_sings_when_a_pickle_is_run(tmp_path):
     import pickle
 
-    from hostile.cases import Bomb
+    from hostile.liar import Bomb
 
     pickle.loads(pickle.dumps(Bomb(tmp_path / "canary"))).close()
     assert (tmp_path / "canary").exists()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hostile.cases import CONFIG, CONTAINER, PROBE, WEIGHTS, container, honest, pack_folder
+from hostile.liar import CONFIG, CONTAINER, PROBE, WEIGHTS, container, honest, pack_folder
 from torch import nn
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError

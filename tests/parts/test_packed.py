@@ -160,7 +160,7 @@ def test_nothing_is_decoded_before_the_header_fits(small, tmp_path, monkeypatch)
 
 
 def put(folder, container):
-    from hostile.cases import vouch
+    from hostile.liar import vouch
 
     (folder / CONTAINER).write_bytes(container)
     vouch(folder)
@@ -174,7 +174,7 @@ def test_a_container_larger_than_its_tensors_could_need_is_not_read(small, tmp_p
 
 
 def test_the_manifest_lists_weights_once(small, tmp_path):
-    from hostile.cases import MANIFEST, edit_json
+    from hostile.liar import MANIFEST, edit_json
 
     folder = small.save_pretrained(tmp_path / "part")
     (folder / PLAIN).write_bytes(b"")
