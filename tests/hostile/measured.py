@@ -1,7 +1,9 @@
 """Run every trick in a child process of its own, and print what each did, as JSON.
 
 Started as a script by ``test_cases``.  A fork costs milliseconds where a fresh process would import
-torch for seconds; a child that hangs is ended by its alarm, one that grows by its limit.
+torch for seconds.  What is measured is work, which is the same on any machine: pieces of networks
+that are made, modules that are called, bytes that are read and held.  Time only ends a child that
+hangs.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import os
 import resource
 import signal
 import sys
-import time
 import traceback
 from contextlib import suppress
 from importlib import import_module
@@ -20,25 +21,27 @@ from pathlib import Path
 import torch
 from hostile.cases import CASES
 from hostile.liar import honest
+from torch.nn.modules import module as hooks
 
 from dovetail.core.errors import DovetailError
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
 from dovetail.shelf.store import Shelf
 
-PATIENCE = 20  # seconds until a child is ended
-ENOUGH = 0.9  # seconds after which a case is measured again
+PATIENCE = 600  # seconds until a child that waits for something is ended
+EFFORT = 120  # seconds of the processor until a child that works for ever is ended
 HEADROOM = 4 << 30  # bytes a child may map on top of what it starts with
 
 
-def in_child(work, patience=PATIENCE):
+def in_child(work):
     """What ``work`` returns, in a child; or how the child ended."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
-            signal.alarm(patience)
+            signal.alarm(PATIENCE)
+            resource.setrlimit(resource.RLIMIT_CPU, (EFFORT, EFFORT))
             mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (mapped + HEADROOM,) * 2)
             with os.fdopen(writing, "w") as file:
@@ -52,10 +55,43 @@ def in_child(work, patience=PATIENCE):
     return json.loads(text) if text else {"error": f"ended by signal {os.WTERMSIG(status)}"}
 
 
+class Work:
+    """What this process does from now on."""
+
+    def __init__(self):
+        self.pieces = self.calls = 0
+        self._read, self._held = bytes_read(), megabytes_held()
+        hooks.register_module_module_registration_hook(self._made)
+        hooks.register_module_parameter_registration_hook(self._made)
+        hooks.register_module_buffer_registration_hook(self._made)
+        hooks.register_module_forward_pre_hook(self._called)
+
+    def _made(self, *_):
+        self.pieces += 1
+
+    def _called(self, *_):
+        self.calls += 1
+
+    def done(self):
+        return {
+            "pieces": self.pieces,
+            "calls": self.calls,
+            "megabytes_read": (bytes_read() - self._read) / 2**20,
+            "megabytes": megabytes_held() - self._held,
+        }
+
+
+def bytes_read():
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def megabytes_held():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def attempt(case, path):
     def work():
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        start = time.perf_counter()
+        done = Work()
         found = {"error": "loaded", "ours": False, "says": ""}
         try:
             case.load(path)
@@ -67,60 +103,47 @@ def attempt(case, path):
                 "length": len(str(error)),
                 "trace": "" if isinstance(error, DovetailError) else traceback.format_exc()[-3000:],
             }
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        return found | {
-            "wall": time.perf_counter() - start,
-            "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            "megabytes": (after.ru_maxrss - before.ru_maxrss) / 1024,
-        }
+        return found | done.done()
 
     return in_child(work)
 
 
-def on_a_shelf(folder, canary):
-    """All hostile folders on one shelf, between two good parts."""
-    for name, case in CASES.items():
-        if case.is_part:
-            (folder / name).mkdir(parents=True)
-            case.prepare(folder / name / "1", canary)
+def look_at(folder):
+    """What a shelf of hostile folders says, with two good parts among them."""
     shelf = Shelf(folder)
     for name in ("aaa-good", "zzz-good"):
         shelf.add(honest(), name=name)
 
     def work():
-        start = time.perf_counter()
         listed = {entry.ref: entry.problem for entry in Shelf(folder).entries()}
-        middle = time.perf_counter()
         check = shelf.verify()
         return {
             "listed": listed,
             "problems": {problem.ref: problem.what[:300] for problem in check.problems},
             "loads": [shelf.get(name, verify=True).digest for name in ("aaa-good", "zzz-good")],
-            "list_seconds": middle - start,
-            "verify_seconds": time.perf_counter() - middle,
         }
 
-    return in_child(work, 6 * PATIENCE)  # all of them, on a machine that may be busy
+    return in_child(work)
 
 
 def main(folder):
     torch.set_num_threads(1)
-    canary = folder / "canary"
+    canary, good, shelf = folder / "canary", folder / "good", folder / "shelf"
     front, _ = cut(honest(), at="hidden1")  # what is imported on first use is not a trick's doing
     Part.from_pretrained(front.save_pretrained(folder / "warm"), verify=True)
+    honest().save_pretrained(good)
     with suppress(Exception):  # not installed, or beside another torch
         import_module("timm")
     results = {}
     for name, case in CASES.items():
-        path = case.prepare(folder / name, canary)
-        found = attempt(case, path)
-        for _ in range(2):  # on a busy machine even processor time is not all one's own
-            if found.get("cpu", 0) > ENOUGH:
-                found = min(found, attempt(case, path), key=lambda f: f.get("cpu", PATIENCE))
-        results[name] = found | {"canary": canary.exists()}
+        path = case.prepare(folder / name, canary, good)
+        results[name] = attempt(case, path) | {"canary": canary.exists()}
         canary.unlink(missing_ok=True)
-    shelf = on_a_shelf(folder / "shelf", canary)
-    json.dump({"cases": results, "shelf": shelf, "canary": canary.exists()}, sys.stdout)
+        if case.is_part:
+            (shelf / name).mkdir(parents=True)
+            os.rename(path, shelf / name / "1")
+    looked = look_at(shelf)
+    json.dump({"cases": results, "shelf": looked, "canary": canary.exists()}, sys.stdout)
 
 
 if __name__ == "__main__":

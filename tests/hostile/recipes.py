@@ -84,8 +84,7 @@ def argument_bomb(folder, canary, args):
     lenet5={"channels": 10**12, "size": 10**9},
 )
 def wide(folder, canary, args):
-    name = folder.parent.name if folder.name == "1" else folder.name
-    recipe(folder, {"build": name.removeprefix("wide-"), "args": args})
+    recipe(folder, {"build": folder.name.removeprefix("wide-"), "args": args})
 
 
 @trick("does not fit its recipe")

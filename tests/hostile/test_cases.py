@@ -1,4 +1,4 @@
-"""Every trick is refused with our error, quickly, in little memory, and nothing is executed."""
+"""Every trick is refused with our error, after little work, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hostile.cases import CASES
 
-SECONDS = 1.0
-MEGABYTES = 200
+from dovetail.parts.planning import MOST_PIECES
+
+MOST = {"pieces": MOST_PIECES + 1, "calls": 100, "megabytes_read": 100, "megabytes": 200}
+"""What a refusal may cost: pieces of networks, calls of modules, memory read and held."""
+
 LONGEST_MESSAGE = 2000
 
 
@@ -39,8 +42,7 @@ def test_a_trick_is_refused(name, measured):
     assert CASES[name].says in found["says"].splitlines()[0]
     assert found["length"] < LONGEST_MESSAGE
     assert not found["canary"], "code from the file was run"
-    assert found["cpu"] < SECONDS  # of the processor: a busy machine is not the reader's fault
-    assert found["megabytes"] < MEGABYTES
+    assert {what: found[what] for what, most in MOST.items() if found[what] > most} == {}
 
 
 def test_the_canary_sings_when_a_pickle_is_run(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from dovetail.core import errors
 from dovetail.core.errors import DovetailError, FormatError, nearest, shown
 from dovetail.core.plain import DEEPEST as DEEPEST_JSON
 from dovetail.core.plain import dumps, parse_json
@@ -43,9 +45,22 @@ def test_text_beyond_the_first_plane_is_read_and_half_of_it_is_not():
         parse_json(rb'"\ud800"', "a.json")
 
 
-def test_names_of_any_length_are_shown_in_a_few_letters():
-    assert nearest("x" * 10_000_000, ["mlp"]) == "; there is mlp"
-    assert len(shown("x" * 10_000_000)) == 80
+def test_names_of_any_length_are_shown_without_being_written_out():
+    name = "x" * 10_000_000
+    tracemalloc.start()
+    try:
+        assert nearest(name, ["mlp"]) == "; there is mlp"
+        assert len(shown(name)) == 80
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_that_nobody_types_are_not_compared(monkeypatch):
+    monkeypatch.setattr(errors, "get_close_matches", None)
+    assert nearest("x" * 201, ["mlp"]) == "; there is mlp"
+    with pytest.raises(TypeError):
+        nearest("x" * 200, ["mlp"])
 
 
 def test_no_more_is_written_out_than_is_shown():

@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import time
 
 import pytest
 
@@ -156,23 +155,3 @@ def test_damage_is_listed_and_mending_it_is_noticed(filled):
         assert [entry.ref for entry in shelf if entry.problem] == ["net0@2"]
     weights.write_bytes(whole)
     assert not any(entry.problem for entry in shelf)
-
-
-def test_the_index_is_quicker_than_reading_300_parts(tmp_path, tiny):
-    first = Shelf(tmp_path).add(tiny(), "net0")
-    for i in range(300):
-        copy = tmp_path / f"net{i % 30}" / str(2 + i)
-        shutil.copytree(first.folder, copy)
-
-    def seconds(prepare):
-        times = []
-        for _ in range(3):
-            prepare()
-            start = time.perf_counter()
-            assert len(Index(tmp_path).entries()) == 301
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    rebuilt = seconds(lambda: (tmp_path / FILE).unlink(missing_ok=True))
-    indexed = seconds(lambda: None)
-    assert indexed < rebuilt / 2

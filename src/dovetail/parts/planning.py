@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import init
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
+from torch.overrides import TorchFunctionMode
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError, first_line
 from dovetail.parts.recipe import Recipe, rebuild
@@ -91,12 +93,34 @@ def plan(recipe: Recipe) -> Plan:
     """
     counted = _Counted()
     try:
-        with _watched(counted), torch.device("meta"), torch.random.fork_rng():
+        with _watched(counted), torch.device("meta"), _Unfilled(), torch.random.fork_rng():
             return Plan(recipe, rebuild(recipe), counted.bytes)
     except DovetailError:
         raise
     except Exception as error:  # a builder is code of others; its failure is the recipe's
         raise FormatError(f"the recipe cannot be built ({first_line(error)})") from None
+
+
+_FILLS = frozenset(
+    getattr(where, name)
+    for where, names in (
+        (init, ("kaiming_uniform_", "uniform_", "normal_", "constant_", "ones_", "zeros_")),
+        (Tensor, ("uniform_", "normal_", "fill_", "zero_")),
+    )
+    for name in names
+)
+
+
+class _Unfilled(TorchFunctionMode):
+    """First values of tensors that hold none are left out: they are half the work of building."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in _FILLS:
+            tensor = args[0] if args else given["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **given)
 
 
 @contextmanager
