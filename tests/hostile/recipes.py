@@ -141,3 +141,14 @@ def adapter_of_nothing(folder, canary):
 @trick("")
 def adapter_of_everything(folder, canary):
     recipe(folder, {"adapter": {"takes": 2**62, "gives": 2**62, "maps": False}})
+
+
+@several("cannot be inside another", thirty=30, in_a_join=1)
+def linearised_within_linearised(folder, canary, count):
+    """Run, each level would take twice as long as the one inside it."""
+    of = {"linearise": {"of": MLP, "outputs": 3}}
+    if count == 1:
+        of = {"join": {"parts": [of, {"adapter": {"takes": 3, "gives": 3, "maps": False}}]}}
+    for _ in range(count):
+        of = {"linearise": {"of": of, "outputs": 3}}
+    recipe(folder, of)

@@ -23,10 +23,12 @@ LONGEST_MESSAGE = 2000
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     tests = Path(__file__).parents[1]
+    known = (str(tests), os.environ.get("PYTHONPATH", ""))
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "hostile.measured", str(folder)],
         cwd=tests,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tests)},
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, known))},
         capture_output=True,
         text=True,
         check=False,

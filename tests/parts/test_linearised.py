@@ -360,3 +360,9 @@ def test_following_the_network_is_part_of_what_it_is(folder, tmp_path):
 def test_it_is_not_cut_open():
     with pytest.raises(CutError):
         cut(part_of(), "body.hidden1")
+
+
+def test_a_linearised_network_inside_another_is_refused():
+    inner = Linearised(nn.Linear(2, 2), 2)
+    with pytest.raises(RecipeError, match="cannot be inside another"):
+        Linearised(nn.Sequential(inner, nn.Linear(2, 1)), 1)

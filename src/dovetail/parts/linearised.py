@@ -62,6 +62,12 @@ class Linearised(nn.Module):
         follows_network: bool = True,
     ) -> None:
         super().__init__()
+        if any(isinstance(each, Linearised) for each in body.modules()):
+            # No derivative passes through it, and each one inside another doubles the time.
+            raise RecipeError(
+                "a linearised network cannot be inside another; linearise the network that it was "
+                "made of, or put a trained head behind it"
+            )
         every = dict(body.named_parameters())
         self.moves = _names(every, moves)
         self.follows_network = follows_network
