@@ -165,3 +165,23 @@ def test_a_contract_in_a_line():
         (Port((3, None, 8)),), (Port((4,), activation="relu", space="fc/1f"),), classes=("a", "b")
     )
     assert str(contract) == "3×?×8 -> 4 after relu in fc/1f, 2 classes"
+
+
+class Counted(str):
+    """Text that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        assert Counted.compared < 10_000, "every name is compared with every other"
+        return str.__eq__(self, other)
+
+
+def test_a_class_named_twice_is_found_without_comparing_all_with_all(monkeypatch):
+    monkeypatch.setattr(Counted, "compared", 0)
+    names = tuple(Counted(f"class {i}") for i in range(5_000))
+    assert Contract(classes=names).classes == names
+    with pytest.raises(ContractError, match="'class 4999' is named twice"):
+        Contract(classes=(*names, Counted("class 4999")))

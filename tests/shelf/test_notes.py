@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from dovetail.core.errors import FormatError
+from dovetail.core.errors import FormatError, ShelfError
+from dovetail.shelf.names import HIGHEST
 from dovetail.shelf.notes import Note, claim, note_path, read_note, with_tags, write_note
 
 
@@ -48,3 +49,28 @@ def test_every_changed_byte_of_a_note_is_noticed(tmp_path, mask):
         note_path(folder).write_bytes(whole[:i] + bytes([whole[i] ^ mask]) + whole[i + 1 :])
         with pytest.raises(FormatError):
             read_note(folder)
+
+
+def test_after_the_highest_number_none_is_claimed(tmp_path):
+    (tmp_path / str(HIGHEST - 1)).mkdir()
+    assert claim(tmp_path, Note()) == HIGHEST
+    for _ in range(2):
+        with pytest.raises(ShelfError, match=f"no version after {HIGHEST}; rename its folder"):
+            claim(tmp_path, Note())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(HIGHEST - 1), f"{HIGHEST}.json"]
+
+
+def test_a_number_that_is_taken_though_nothing_seems_to_be_there_is_passed_over(
+    tmp_path, monkeypatch
+):
+    tried, link = [], os.link
+
+    def taken(source, target):  # as where 1.JSON and 1.json are one file
+        assert target not in tried
+        tried.append(target)
+        if len(tried) < 3:
+            raise FileExistsError
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", taken)
+    assert claim(tmp_path, Note()) == 3

@@ -197,3 +197,12 @@ def test_a_shelf_that_must_not_be_read_is_told(shelf, monkeypatch):
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(ShelfError, match=r"cannot read the shelf .*Permission denied"):
         shelf.entries()
+
+
+def test_a_folder_of_the_highest_number_is_told_and_leaves_other_names_alone(shelf, tiny):
+    (shelf.folder / "net" / "999999999").mkdir(parents=True)
+    with pytest.raises(ShelfError, match="no version after 999999999"):
+        shelf.add(tiny(), "net")
+    assert [path.name for path in (shelf.folder / "net").iterdir()] == ["999999999"]
+    assert list((shelf.folder / ".work").iterdir()) == []
+    assert shelf.add(tiny(), "other").ref == "other@1"

@@ -6,13 +6,14 @@ from flowing at all; :meth:`Contract.mismatches` adds what keeps them from meani
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from dovetail.core.errors import ContractError
+from dovetail.core.errors import ContractError, shown
 
 __all__ = ["Contract", "Port", "Preprocess", "shown_shape"]
 
@@ -41,9 +42,9 @@ class Port:
 
     def __post_init__(self) -> None:
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ContractError(f"unknown dtype {self.dtype!r}")
+            raise ContractError(f"unknown dtype {shown(self.dtype)}")
         if any(axis is not None and axis < 0 for axis in self.shape or ()):
-            raise ContractError(f"no tensor has the shape {self.shape}")
+            raise ContractError(f"no tensor has the shape {shown(self.shape)}")
 
     def obstacles(self, other: Port) -> list[str]:
         """Say why this tensor cannot enter ``other`` at all.
@@ -116,8 +117,8 @@ class Contract:
     def __post_init__(self) -> None:
         names = self.classes or ()
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ContractError(f"the class {twice!r} is named twice")
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise ContractError(f"the class {shown(twice)} is named twice")
 
     def obstacles(self, other: Contract) -> list[str]:
         """Say why what this part gives cannot enter ``other`` at all."""

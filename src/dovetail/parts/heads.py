@@ -78,8 +78,8 @@ def extend_head(head: Part, classes: Sequence[str], *, seed: int = 0) -> Part:
         )
     if isinstance(classes, str) or not classes:
         raise ContractError("classes= lists the names of the new classes")
-    if twice := [name for name in classes if name in known]:
-        raise ContractError(f"{head.described!r} knows the class {twice[0]!r} already")
+    if twice := set(classes) & set(known):
+        raise ContractError(f"{head.described!r} knows the class {min(twice)!r} already")
     wider = head_like(head, (*known, *classes), seed=seed)
     wider.module.load_state_dict(copy_by_class(head, wider))
     return wider.changed(
@@ -111,9 +111,10 @@ def copy_by_class(source: Part, target: Part) -> dict[str, Tensor]:
     for name, own in state.items():
         mine = own.clone()
         if name in output and olds is not None and news is not None:
+            before = {known: place for place, known in enumerate(olds)}
             for place, known in enumerate(news):
-                if known in olds:
-                    mine[place] = given[name][olds.index(known)].to(mine)
+                if known in before:
+                    mine[place] = given[name][before[known]].to(mine)
         elif given[name].shape == own.shape:
             mine.copy_(given[name])
         else:

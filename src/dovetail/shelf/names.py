@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dovetail.core.errors import ShelfError
+from dovetail.core.errors import ShelfError, shown
 
 __all__ = ["Reference", "check_name", "check_tags", "is_name", "read_reference", "version_of"]
 
 LONGEST = 100
 """A name becomes a folder; file systems refuse much longer ones."""
+
+HIGHEST = 999_999_999
+"""A version has at most nine digits; a folder of a longer number is no version."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
@@ -49,11 +52,10 @@ def check_name(name: str) -> str:
     dovetail.core.errors.ShelfError: 'nets/lenet' cannot name a part; a name has letters...
     """
     if not isinstance(name, str) or not is_name(name):
-        shown = repr(name) if len(repr(name)) < 60 else repr(name)[:57] + "..."
         raise ShelfError(
-            f"{shown} cannot name a part; a name has letters a-z and A-Z, digits, '-', '_' and "
-            f"single dots, begins with a letter or digit, does not end with a dot, and has at most "
-            f"{LONGEST} characters"
+            f"{shown(name, 60)} cannot name a part; a name has letters a-z and A-Z, digits, '-', "
+            f"'_' and single dots, begins with a letter or digit, does not end with a dot, and has "
+            f"at most {LONGEST} characters"
         )
     return name
 
@@ -75,7 +77,7 @@ def read_reference(text: str) -> Reference:
     >>> read_reference("lenet@new")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.ShelfError: 'lenet@new': a version is a whole number from 1, as in lenet@1
+    dovetail.core.errors.ShelfError: 'lenet@new': a version is a whole number from 1 to...
     """
     if not isinstance(text, str):
         raise ShelfError(
@@ -87,7 +89,9 @@ def read_reference(text: str) -> Reference:
         return Reference(name)
     number = version_of(version)
     if number is None:
-        raise ShelfError(f"{text!r}: a version is a whole number from 1, as in {name}@1")
+        raise ShelfError(
+            f"{shown(text)}: a version is a whole number from 1 to {HIGHEST}, as in {name}@1"
+        )
     return Reference(name, number)
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from dovetail.core.errors import FormatError
+from dovetail.core.errors import FormatError, ShelfError
 from dovetail.core.files import HIDDEN, write_whole
 from dovetail.core.plain import dumps, from_plain, read_json
 from dovetail.shelf.names import version_of
@@ -91,9 +91,15 @@ def claim(home: Path, note: Note) -> int:
     """
     hidden = home / f"{HIDDEN}{uuid4().hex}"
     write_whole(hidden, _text(note))
+    number = 0
     try:
         while True:
-            number = _last(home) + 1
+            number = max(number, _last(home)) + 1  # never one that was tried, whatever stands there
+            if version_of(str(number)) is None:
+                raise ShelfError(
+                    f"{home}: there is no version after {number - 1}; rename its folder and its "
+                    "note to the number they should have"
+                )
             try:
                 os.link(hidden, home / f"{number}{SUFFIX}")
             except FileExistsError:
