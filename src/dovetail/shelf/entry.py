@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dovetail.parts.disk import read_facts
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Recipe, in_words
+from dovetail.shelf.names import Reference
 from dovetail.shelf.notes import Note, read_note
 
 __all__ = ["Entry", "read_entry"]
@@ -23,6 +25,7 @@ class Entry:
     """One version of one part on a shelf.
 
     A damaged part has an entry as well: ``problem`` says what is wrong, the other facts are empty.
+    So has a name whose folder cannot be looked into, as version 0.
 
     >>> entry = Entry("lenet", 2, Path("shelf/lenet/2"))
     >>> entry.ref, str(entry)
@@ -43,8 +46,8 @@ class Entry:
 
     @property
     def ref(self) -> str:
-        """The reference, ``name@version``."""
-        return f"{self.name}@{self.version}"
+        """The reference, ``name@version``, or the name of a closed folder."""
+        return str(Reference(self.name, self.version or None))
 
     @property
     def what(self) -> str:
@@ -78,6 +81,8 @@ class Entry:
 def read_entry(name: str, version: int, folder: Path) -> Entry:
     """Read what a part's folder says of it; damage becomes the entry's ``problem``."""
     try:
+        if not version:
+            os.scandir(folder).close()  # fails as it did when its versions were looked for
         facts = read_facts(folder, check_hashes=False, check_builders=False)
     except (DovetailError, OSError) as error:
         return Entry(name, version, folder, problem=_short(error, folder))
@@ -100,4 +105,6 @@ def read_entry(name: str, version: int, folder: Path) -> Entry:
 
 
 def _short(error: Exception, folder: Path) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror or error})"
     return str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "")

@@ -28,10 +28,10 @@ from dovetail.parts.contract import Contract
 from dovetail.parts.origin import Origin
 from dovetail.parts.recipe import Recipe, read_recipe
 from dovetail.shelf.entry import Entry, read_entry
-from dovetail.shelf.names import is_name, version_of
+from dovetail.shelf.names import Reference, is_name, version_of
 from dovetail.shelf.notes import SUFFIX
 
-__all__ = ["Index", "Slot", "names", "slots"]
+__all__ = ["Index", "Slot", "is_gone", "names", "slots"]
 
 FILE = ".index.json"
 _MOST_BYTES = 1 << 30
@@ -46,11 +46,19 @@ Stamp = str
 
 
 class Slot(NamedTuple):
-    """A place on the shelf: a name, a version and the folder they stand for."""
+    """A place on the shelf: a name, a version and the folder they stand for.
+
+    A name whose folder cannot be looked into is one place, of version 0.
+    """
 
     name: str
     version: int
     folder: Path
+
+    @property
+    def ref(self) -> str:
+        """The reference, ``name@version``, or the name of a closed folder."""
+        return str(Reference(self.name, self.version or None))
 
 
 class Index:
@@ -65,8 +73,8 @@ class Index:
         self.folder = folder
         self._memory: dict[str, tuple[Stamp, Entry]] = {}
 
-    def entries(self, name: str | None = None, *, after: int = 0) -> list[Entry]:
-        """All entries, or those of one name, in order; damaged parts are among them.
+    def entries(self, name: str | None = None, *, after: int = -1) -> list[Entry]:
+        """All entries, or those of one name, in order, damaged parts and closed names among them.
 
         With ``after`` only versions of a higher number are looked at.
         """
@@ -76,13 +84,15 @@ class Index:
         fresh = False
         with _collector_paused():
             for slot in places:
-                key, stamp = f"{slot.name}@{slot.version}", _stamp(slot.folder)
+                key, stamp = slot.ref, _stamp(slot.folder)
                 known = self._memory.get(key)
                 if known is None or known[0] != stamp:
                     stored = self._stored() if stored is None else stored
                     entry = _from_row(stored, slot, stamp, stored.rows.get(key))
                     fresh = fresh or entry is None
                     known = (stamp, entry or read_entry(*slot))
+                    if known[1].problem is not None and is_gone(slot.folder):
+                        continue  # taken away since we looked, not damaged
                 found[key] = known
         # Damage is never remembered: it may be mended by files that bear no stamp.
         whole = {key: known for key, known in found.items() if known[1].problem is None}
@@ -189,13 +199,34 @@ def slots(folder: Path, name: str | None = None) -> list[Slot]:
     [('lenet', 2)]
     """
     try:
-        return [
-            Slot(each, number, Path(f"{folder}/{each}/{number}"))
-            for each in (names(folder) if name is None else [name])
-            for number in sorted(filter(None, map(version_of, _folders(f"{folder}/{each}"))))
-        ]
+        every = names(folder) if name is None else [name]
     except OSError as error:
         raise ShelfError(f"cannot read the shelf {folder}: {error.strerror or error}") from None
+    return [
+        Slot(each, number, Path(f"{folder}/{each}/{number}" if number else f"{folder}/{each}"))
+        for each in every
+        for number in _versions(f"{folder}/{each}")
+    ]
+
+
+def is_gone(path: Path) -> bool:
+    """Whether there is nothing of that name; what cannot be looked at is there.
+
+    >>> is_gone(Path("/nowhere")), is_gone(Path("/"))
+    (True, False)
+    """
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
+    return False
+
+
+def _versions(home: str) -> list[int]:
+    try:
+        return sorted(filter(None, map(version_of, _folders(home))))
+    except OSError:
+        return [0]  # closed, and no reason to show nothing of the other names
 
 
 def _folders(folder: Path | str) -> list[str]:

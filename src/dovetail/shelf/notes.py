@@ -16,8 +16,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from dovetail.core.errors import FormatError, ShelfError
-from dovetail.core.files import HIDDEN, write_whole
-from dovetail.core.plain import dumps, from_plain, read_json
+from dovetail.core.files import HIDDEN, read_plain, write_whole
+from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json
 from dovetail.shelf.names import version_of
 
 __all__ = ["Note", "claim", "note_path", "now", "read_note", "write_note"]
@@ -70,9 +70,10 @@ def read_note(folder: Path) -> Note:
     path = note_path(folder)
     if not path.exists():
         return Note()
-    stored = from_plain(_Stored, read_json(path), str(path))
+    data = read_plain(path, most_bytes=MOST_BYTES)  # once: another process may exchange it
+    stored = from_plain(_Stored, parse_json(data, str(path)), str(path))
     note = Note(stored.added, stored.tags, stored.removed)
-    if path.read_bytes() != _text(note).encode():
+    if data != _text(note).encode():
         raise FormatError(f"{path}: was changed or damaged after it was written")
     return note
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +16,16 @@ from dovetail.core.views import Table, Text, View
 from dovetail.parts import disk
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.fits import FOLDER, check_fit, fit_files
-from dovetail.shelf.index import FILE, Slot, slots
+from dovetail.shelf.index import FILE, Slot, is_gone, slots
 from dovetail.shelf.names import is_name, version_of
 from dovetail.shelf.notes import SUFFIX, read_note
 from dovetail.shelf.writing import WORK
 
 __all__ = ["Problem", "ShelfCheck", "check_part", "check_shelf", "strangers"]
+
+
+TRIES = 5
+"""How often a part may be exchanged while it is read before what was seen last is believed."""
 
 
 @dataclass(frozen=True)
@@ -80,31 +86,42 @@ def check_shelf(folder: Path, only: Entry | None = None) -> ShelfCheck:
     chosen = [s for s in slots(folder, name) if only is None or s.version == only.version]
     leftovers, foreign = strangers(folder) if only is None else ([], [])
     measured = check_fits(folder) if only is None else []
+    checked = [found for slot in chosen if (found := check_part(slot)) is not None]
     return ShelfCheck(
         settings={"shelf": str(folder), "ref": None if only is None else only.ref},
-        checked=len(chosen),
-        problems=(*(problem for slot in chosen for problem in check_part(slot)), *measured),
+        checked=len(checked),
+        problems=(*(problem for found in checked for problem in found), *measured),
         leftovers=tuple(leftovers),
         foreign=tuple(foreign),
     )
 
 
-def check_part(slot: Slot) -> list[Problem]:
-    """Everything wrong with one part: hashes, recipe, strict load, probe; then its note."""
-    ref = f"{slot.name}@{slot.version}"
-    return [
-        Problem(ref, _said(error, slot.folder))
-        for error in (_failure(_reload, slot.folder), _failure(read_note, slot.folder))
-        if error is not None
-    ]
+def check_part(slot: Slot) -> list[Problem] | None:
+    """Everything wrong with one part: hashes, recipe, strict load, probe; then its note.
+
+    Nothing at all when it was taken away meanwhile; what was exchanged meanwhile is read again.
+    """
+    problems: list[Problem] = []
+    for _ in range(TRIES):
+        if (seen := _identity(slot.folder)) is None:
+            return None
+        checks = (_reload, read_note) if slot.version else (_look_into,)
+        failures = (_failure(check, slot.folder) for check in checks)
+        problems = [Problem(slot.ref, _said(e, slot.folder)) for e in failures if e is not None]
+        if not problems or _identity(slot.folder) == seen:
+            return problems
+    return problems
 
 
 def check_fits(folder: Path) -> list[Problem]:
     """Every measurement on the shelf that cannot be read; the parts may be whole."""
+    home = folder / FOLDER
+    if (closed := _failure(_look_into, home)) is not None:
+        return [] if is_gone(home) else [Problem(FOLDER, _said(closed, home))]
     return [
         Problem(f"{FOLDER}/{path.name}", _said(error, path.parent))
         for path in fit_files(folder)
-        if (error := _failure(check_fit, path)) is not None
+        if (error := _failure(check_fit, path)) is not None and not is_gone(path)
     ]
 
 
@@ -115,9 +132,23 @@ def strangers(folder: Path) -> tuple[list[str], list[str]]:
     for path, ours in _walk(folder):
         if path.name.startswith(HIDDEN):
             leftovers.append(path.relative_to(folder).as_posix())
-        elif not ours:
+        elif not ours and not is_gone(path):
             foreign.append(path.relative_to(folder).as_posix())
     return leftovers, foreign
+
+
+def _look_into(folder: Path) -> None:
+    os.scandir(folder).close()
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another in its place; nothing when there is none."""
+    if is_gone(folder):
+        return None
+    with suppress(OSError):
+        facts = os.lstat(folder)
+        return facts.st_ino, facts.st_ctime_ns
+    return 0, 0  # it cannot be looked at
 
 
 def _reload(folder: Path) -> None:
@@ -138,6 +169,8 @@ def _failure(check: Callable[[Path], object], folder: Path) -> Exception | None:
 
 
 def _said(error: Exception, folder: Path) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror or error})"
     words = str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "")
     words = words.replace(f"{folder.parent}/", "")
     return words if isinstance(error, DovetailError) else f"{type(error).__name__}: {words}"
@@ -145,25 +178,33 @@ def _said(error: Exception, folder: Path) -> str:
 
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     """What lies on the shelf down to the parts' own files, and whether the shelf put it there."""
-    for top in sorted(folder.iterdir()):
+    for top in _items(folder):
         if top.is_dir() and not top.is_symlink() and top.name == WORK:
-            yield from ((path, False) for path in sorted(top.iterdir()))
+            yield from ((path, False) for path in _items(top))
             continue
         if top.is_dir() and not top.is_symlink() and top.name == FOLDER:
             ours = set(fit_files(folder))
-            yield from ((path, path in ours) for path in sorted(top.iterdir()))
+            yield from ((path, path in ours) for path in _items(top))
             continue
         if top.is_symlink() or not top.is_dir() or not is_name(top.name):
             yield top, top.name == FILE
             continue
-        for item in sorted(top.iterdir()):
+        for item in _items(top):
             if item.is_symlink() or version_of(item.name.removesuffix(SUFFIX)) is None:
                 yield item, False
             elif item.is_dir() and version_of(item.name) is not None:
                 listed = _listed(item)
-                yield from ((path, path.name in listed) for path in sorted(item.iterdir()))
+                yield from ((path, path.name in listed) for path in _items(item))
             else:
                 yield item, item.is_file() and item.name.endswith(SUFFIX)
+
+
+def _items(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing where it is closed or gone, which is told elsewhere."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _listed(folder: Path) -> set[str]:
@@ -171,5 +212,5 @@ def _listed(folder: Path) -> set[str]:
     try:
         files = read_json(folder / "manifest.json")["files"]
         return {"manifest.json", *files}
-    except (DovetailError, KeyError, TypeError):
-        return {path.name for path in folder.iterdir()}
+    except (DovetailError, OSError, KeyError, TypeError):
+        return {path.name for path in _items(folder)}
