@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dovetail.core.words import one_line
+
 __all__ = ["progress"]
 
 
@@ -37,9 +39,9 @@ def progress(
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[words]}"),
+        TextColumn("{task.fields[words]}", markup=False),
     )
     console = Console(stderr=True, force_terminal=show)
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=total, completed=start, words="")
-        yield lambda words: bar.update(task, advance=1, words=words)
+        yield lambda words: bar.update(task, advance=1, words=one_line(words))
