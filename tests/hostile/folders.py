@@ -9,7 +9,9 @@ import zipfile
 
 import torch
 from hostile.liar import (
+    CARD,
     CONFIG,
+    CONTAINER,
     GIGABYTE,
     MANIFEST,
     PROBE,
@@ -18,6 +20,7 @@ from hostile.liar import (
     Tricks,
     arguments,
     edit_json,
+    pack_folder,
     put,
     vouch,
 )
@@ -163,6 +166,36 @@ def link_to_a_folder(folder, canary):
 def link_to_itself(folder, canary):
     (folder / MANIFEST).unlink()
     (folder / MANIFEST).symlink_to(MANIFEST)
+
+
+@several("", config=CONFIG, weights=WEIGHTS, probe=PROBE, card=CARD, container=CONTAINER)
+def ten_terabytes_that_the_manifest_vouches_for(folder, canary, name):
+    """A file of holes; its hash would take hours, so whatever the manifest says will do."""
+    size = 10 * 1024 * GIGABYTE
+    if name == CONTAINER:
+        pack_folder(folder)
+    os.truncate(folder / name, size)
+    edit_json(folder / MANIFEST, lambda m: m["files"][name].update(size=size))
+
+
+@trick("and this machine has")
+def ten_terabytes_that_the_recipe_asks_for(folder, canary):
+    hidden = [1_500_000, 1_500_000]
+    edit_json(folder / CONFIG, lambda config: config["recipe"]["args"].update(hidden=hidden))
+    size = 4 * (1_500_000**2 + 9 * 1_500_000 + 3) + 500
+    vouch(folder)
+    os.truncate(folder / WEIGHTS, size)
+    edit_json(folder / MANIFEST, lambda m: m["files"][WEIGHTS].update(size=size))
+
+
+@trick("is not a file of a part")
+def manifest_lists_a_thousand_files(folder, canary):
+    def change(manifest):
+        for i in range(1000):
+            (folder / f"{i}.bin").write_bytes(b"x" * 1000)
+            manifest["files"][f"{i}.bin"] = {"sha256": "0" * 64, "size": 1000}
+
+    edit_json(folder / MANIFEST, change)
 
 
 # JSON ---------------------------------------------------------------------------------------------

@@ -21,12 +21,13 @@ from dovetail.pack.decompressing import Source
 from dovetail.parts.packing import with_packed
 from dovetail.parts.part import Part, build
 
-WEIGHTS, CONTAINER, CONFIG, MANIFEST, PROBE = (
+WEIGHTS, CONTAINER, CONFIG, MANIFEST, PROBE, CARD = (
     "model.safetensors",
     "model.dovepack",
     "config.json",
     "manifest.json",
     "probe.safetensors",
+    "README.md",
 )
 GIGABYTE = 1 << 30
 

@@ -13,6 +13,8 @@ from dovetail.core.errors import DovetailError, FormatError, nearest, shown
 from dovetail.core.plain import DEEPEST as DEEPEST_JSON
 from dovetail.core.plain import dumps, parse_json
 from dovetail.core.views import Table
+from dovetail.parts import probe
+from dovetail.parts.part import build
 from dovetail.parts.recipe import DEEPEST, Build, Join, read_recipe
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.readers import read_idx, read_npz
@@ -120,3 +122,10 @@ def test_an_archive_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_pa
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((90, 1024, 1024), np.uint8), y=[0] * 90)
     with pytest.raises(DovetailError, match="would unpack to"):
         read_npz(tmp_path / "bomb.npz")
+
+
+def test_a_part_of_large_maps_has_no_probe(monkeypatch):
+    part = build("mlp", shape=(4,), hidden=(), classes=3)
+    assert set(probe.record(part.module, part.contract)) == {"input.0", "output.0"}
+    monkeypatch.setattr(probe, "MOST_BYTES", (1 << 20) + 2 * 4 * (4 + 3) - 1)
+    assert probe.record(part.module, part.contract) == {}

@@ -8,10 +8,11 @@ The folder follows the Hugging Face layout, so that it can go to a hub as it is:
     manifest.json      format number, sha256 and size of every other file
     README.md          the card
 
-Reading: the two JSON files within size limits; sizes and sha256 of all files; the recipe, refusing
-unknown operators, builders and arguments; the module on the meta device, whose every name, shape
-and dtype must equal the weights' header; only then the real module, loaded strictly.  Links,
-pipes and devices are never opened; files that the manifest does not list are never looked at.
+Reading: the two JSON files within size limits; sizes of all files, and the sha256 of all but the
+weights; the recipe, refusing unknown operators, builders and arguments; the module on the meta
+device, which says how long the weights' file can be; their sha256; their header, whose every name,
+shape and dtype must be the module's; only then the real module, loaded strictly.  Links, pipes and
+devices are never opened; files that the manifest does not list are never looked at.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import nn
 
 from dovetail.core.errors import FormatError, first_line, shown
 from dovetail.core.files import read_plain, sha256_of, whole_folder
+from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, read_json, to_plain
 from dovetail.parts import probe
 from dovetail.parts.card import card
@@ -39,11 +41,11 @@ from dovetail.parts.described import (
     refuse_misfit,
 )
 from dovetail.parts.origin import Origin
-from dovetail.parts.packed_file import holds, read_packed, unpacked
+from dovetail.parts.packed_file import bytes_of, holds, read_packed, unpacked
 from dovetail.parts.planning import Plan, plan
 from dovetail.parts.recipe import Recipe, read_recipe
 from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import check_header, digest_of
+from dovetail.parts.weights import check_header, digest_of, longest_header
 
 __all__ = [
     "FILES",
@@ -68,6 +70,9 @@ _WEIGHTS, _PACKED, _PROBE, _CONFIG, _CARD, _MANIFEST = (
     "manifest.json",
 )
 _LISTED = (_CONFIG, _WEIGHTS, _PACKED, _PROBE, _CARD)
+_MOST = {_CONFIG: MOST_BYTES, _PROBE: probe.MOST_BYTES, _CARD: 4 * MOST_BYTES}
+"""Bytes of the files whose length no recipe tells; a card says what the config says, at length."""
+
 FILES = (_MANIFEST, *_LISTED)
 """All a part's folder can hold; of the two files of weights it holds one."""
 
@@ -149,7 +154,7 @@ def write(
 
 
 def read_facts(folder: Path, *, check_hashes: bool = True, check_builders: bool = True) -> Facts:
-    """Read and check everything but the weights themselves.
+    """Read and check everything but the weights, whose hash :func:`read_module` checks.
 
     To list a part, neither its hashes nor its builders need be checked; to load it, both.
     """
@@ -183,15 +188,19 @@ def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
     """
     planned = plan(facts.recipe)
     wanted = described(planned.module.state_dict())
+    weights = _PACKED if facts.is_packed else _WEIGHTS
+    refuse_beyond_memory(facts.files[weights].size, folder / weights)
     packed = None
     try:
         if facts.is_packed:
             packed = read_packed(folder / _PACKED, facts.files[_PACKED].size, wanted)
+            if hashlib.sha256(packed).hexdigest() != facts.files[_PACKED].sha256:
+                raise _another_hash(folder / _PACKED)
             state = unpacked(packed, wanted, folder / _PACKED)
             module = planned.with_memory()
             module.load_state_dict(state, strict=True)
         else:
-            module = _from_safetensors(folder / _WEIGHTS, planned, wanted)
+            module = _from_safetensors(folder / _WEIGHTS, facts.files[_WEIGHTS], planned, wanted)
     except RuntimeError as error:  # a builder that makes another module than on the meta device
         raise FormatError(f"{folder}: cannot be loaded ({first_line(error)})") from None
     module.eval()
@@ -200,14 +209,20 @@ def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
     return module, packed
 
 
-def _from_safetensors(path: Path, planned: Plan, wanted: Described) -> nn.Module:
+def _from_safetensors(path: Path, file: _File, planned: Plan, wanted: Described) -> nn.Module:
+    if file.size > (most := 8 + longest_header(wanted) + bytes_of(wanted)):
+        raise FormatError(
+            f"{path}: not a safetensors file of its recipe ({file.size} bytes, at most {most})"
+        )
+    if sha256_of(path) != file.sha256:
+        raise _another_hash(path)
     check_header(path, wanted)
     try:
         # One handle for both: a file exchanged between the check and the loading is not seen.
-        with safe_open(path, framework="pt") as file:
-            refuse_misfit(described_slices(file), wanted, path)
+        with safe_open(path, framework="pt") as tensors:
+            refuse_misfit(described_slices(tensors), wanted, path)
             module = planned.with_memory()
-            module.load_state_dict({name: file.get_tensor(name) for name in wanted}, strict=True)
+            module.load_state_dict({name: tensors.get_tensor(name) for name in wanted}, strict=True)
     except (SafetensorError, OSError) as error:
         raise FormatError(f"{path}: not a safetensors file ({error})") from None
     return module
@@ -251,15 +266,22 @@ def _check_files(folder: Path, files: dict[str, _File], check_hashes: bool) -> N
             raise FormatError(f"{path}: missing, or not a plain file")
         if (size := path.stat().st_size) != expected.size:
             raise FormatError(f"{path}: {size} bytes, the manifest says {expected.size}")
-        if check_hashes and name != _CONFIG and sha256_of(path) != expected.sha256:
-            raise FormatError(f"{path}: sha256 differs from the manifest")
+        if size > _MOST.get(name, size):
+            raise FormatError(f"{path}: {size} bytes is more than a file of ours ever has")
+    for name in (_PROBE, _CARD):
+        if check_hashes and name in files and sha256_of(folder / name) != files[name].sha256:
+            raise _another_hash(folder / name)
+
+
+def _another_hash(path: Path) -> FormatError:
+    return FormatError(f"{path}: sha256 differs from the manifest")
 
 
 def _read_config(path: Path, expected: _File, check_hash: bool) -> Any:
     """The config's JSON, from the very bytes whose hash was checked."""
     data = read_plain(path, most_bytes=MOST_BYTES, links=False)
     if check_hash and hashlib.sha256(data).hexdigest() != expected.sha256:
-        raise FormatError(f"{path}: sha256 differs from the manifest")
+        raise _another_hash(path)
     return parse_json(data, str(path))
 
 

@@ -16,6 +16,9 @@ from dovetail.parts.weights import check_header, dtype_name
 
 __all__ = ["agrees", "record"]
 
+MOST_BYTES = 128 << 20
+"""Of a probe's file; a part whose inputs and outputs are larger has none."""
+
 
 def record(module: nn.Module, contract: Contract) -> dict[str, Tensor]:
     """Two fixed inputs and the outputs they give; empty when the contract does not say enough.
@@ -37,6 +40,8 @@ def record(module: nn.Module, contract: Contract) -> dict[str, Tensor]:
             f"the part does not take what its contract says it takes: {first_line(error)}"
         ) from None
     if not all(isinstance(output, Tensor) for output in outputs):
+        return {}
+    if sum(value.nbytes for value in (*inputs, *outputs)) > MOST_BYTES - (1 << 20):  # its header
         return {}
     named = {f"input.{i}": x for i, x in enumerate(inputs)}
     return named | {f"output.{i}": y.clone().contiguous() for i, y in enumerate(outputs)}

@@ -22,6 +22,7 @@ __all__ = [
     "check_header",
     "digest_of",
     "dtype_name",
+    "longest_header",
     "meta_copy",
     "raw_bytes",
     "shared_tensors",
@@ -34,13 +35,22 @@ def check_header(path: Path, names: Collection[str]) -> None:
     The library would read a hundred megabytes of it, and take a name that is there twice.
     """
     where = f"{path}: not a safetensors file"
-    # A name can grow sixfold where JSON escapes it; the rest of an entry is short.
-    most = 65536 + sum(6 * len(name.encode()) + 512 for name in names)
+    most = longest_header(names)
     with open_plain(path, links=False) as file:
         length = int.from_bytes(file.read(8), "little")
         if length > most:
             raise FormatError(f"{where} (a header of {length} bytes for {len(names)} tensors)")
         parse_json(file.read(length), where)
+
+
+def longest_header(names: Collection[str]) -> int:
+    """Bytes that a safetensors header of these names never exceeds.
+
+    >>> longest_header(["weight", "bias"])
+    66620
+    """
+    # A name can grow sixfold where JSON escapes it; the rest of an entry is short.
+    return 65536 + sum(6 * len(name.encode()) + 512 for name in names)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
