@@ -12,12 +12,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
-from dovetail.cli.main import main
+from dovetail.cli.main import _parser, main
 from dovetail.core.errors import DovetailError, ShelfError
 from dovetail.flows.report import report
 from dovetail.flows.runs import RUNS
 from dovetail.flows.train import train
+from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
 
@@ -109,6 +111,64 @@ def test_the_first_part_of_a_name_leaves_no_empty_folder(filled):
 
     until_it_works(lambda: filled.add(tiny(), "other"), check)
     assert "other@1" in filled
+
+
+def run(*words):
+    """A command, whose refusal is raised as it would be in Python."""
+    args = _parser().parse_args(words)
+    assert args.run(args) == 0
+
+
+def test_cutting_leaves_both_halves_or_none(filled):
+    before = snapshot(filled.folder)
+
+    def check():
+        assert snapshot(filled.folder) == before
+        assert sorted(path.name for path in filled.folder.glob("net*")) == ["net"]
+        found = filled.verify()
+        assert (found.ok, found.leftovers, found.foreign) == (True, (), ())
+
+    at = ("--at", "hidden1", "--shelf", str(filled.folder))
+    assert until_it_works(lambda: run("cut", "net", *at), check) > 20
+    assert [entry.ref for entry in filled] == ["net@1", "net.back@1", "net.front@1"]
+
+
+def test_halves_that_were_there_stay_when_others_are_refused(filled):
+    front, back = cut(tiny(), at="hidden1")
+    filled.add(front, "net.front")
+    before = snapshot(filled.folder)
+
+    def check():
+        assert snapshot(filled.folder) == before
+
+    halves = {"net.front": front, "net.back": back}
+    until_it_works(lambda: filled.add_all(halves), check)
+    assert filled.add_all(halves) == [filled.entry("net.front@1"), filled.entry("net.back@1")]
+
+
+@pytest.mark.parametrize("to", ["shelf", "another shelf", "folder", "folder in folders", "file"])
+def test_packing_leaves_all_or_nothing(filled, tmp_path, to):
+    plain = tmp_path / "w.safetensors"
+    save_file(tiny().module.state_dict(), plain)
+    shelf = ("--shelf", str(filled.folder))
+    words = {
+        "shelf": ("net", "--bits", "4", *shelf),
+        "another shelf": (str(filled.entry("net").folder), "--name", "new", "--shelf", "{new}"),
+        "folder": ("net", "--to", "{new}", *shelf),
+        "folder in folders": ("net", "--to", "{new}/a/b", *shelf),
+        "file": (str(plain), "--to", "{new}"),
+    }[to]
+    words = [word.replace("{new}", str(tmp_path / "new")) for word in words]
+    before, there = snapshot(tmp_path), {path.name for path in tmp_path.iterdir()}
+
+    def check():
+        assert snapshot(tmp_path) == before
+        assert {path.name for path in tmp_path.iterdir()} - {"new"} == there
+        assert to == "another shelf" or not (tmp_path / "new").exists()  # which may stay, empty
+        assert filled.verify().leftovers == ()
+
+    until_it_works(lambda: run("pack", *words), check)
+    assert snapshot(tmp_path) != before
 
 
 def test_tagging(filled):

@@ -59,17 +59,18 @@ def whole_file(path: Path) -> Iterator[BufferedWriter]:
     >>> path.read_text()
     'whole'
     """
-    hidden = _neighbour(path)
-    try:
-        with open(hidden, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(hidden, path)
-    except OSError as error:
-        raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        hidden.unlink(missing_ok=True)
+    with _new_parents(path):
+        hidden = _neighbour(path)
+        try:
+            with open(hidden, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(hidden, path)
+        except OSError as error:
+            raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
+        finally:
+            hidden.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -79,25 +80,27 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     With ``replace`` an older folder of that name is exchanged; without, its presence is an error
     (``FileExistsError``), found at the rename so that two writers cannot both win.
     """
-    hidden = _neighbour(path)
-    try:
-        hidden.mkdir()
-        yield hidden
-        for file in hidden.rglob("*"):
-            _sync(file)
-        _sync(hidden)
-        if replace and path.exists():
-            _exchange(hidden, path)
-        else:
-            _rename_new(hidden, path)
-        if not path.name.startswith(HIDDEN):  # else whoever asked renames it once more, and syncs
+    with _new_parents(path):
+        hidden = _neighbour(path)
+        try:
+            hidden.mkdir()
+            yield hidden
+            for file in hidden.rglob("*"):
+                _sync(file)
+            _sync(hidden)
+            if replace and path.exists():
+                _exchange(hidden, path)
+            else:
+                _rename_new(hidden, path)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+    if not path.name.startswith(HIDDEN):  # else whoever asked renames it once more, and syncs
+        with suppress(OSError):  # it is there, whole; only a power cut could still undo it
             _sync(path.parent)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise FormatError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
@@ -170,6 +173,20 @@ def _refuse_special(path: Path, mode: int) -> None:
         raise FormatError(f"{path}: a folder, not a plain file")
     what = next((word for is_such, word in _SPECIAL if is_such(mode)), "something else")
     raise FormatError(f"{path}: {what}, not a plain file; save what it gives to one and name that")
+
+
+@contextmanager
+def _new_parents(path: Path) -> Iterator[None]:
+    """Folders above ``path`` that come to be in the block vanish with it when it fails."""
+    hidden = path.name.startswith(HIDDEN)  # in a folder that others work in, too
+    missing = [] if hidden else [parent for parent in path.parents if not parent.exists()]
+    try:
+        yield
+    except BaseException:
+        for parent in missing:
+            with suppress(OSError):  # it never came to be, or somebody put something in
+                parent.rmdir()
+        raise
 
 
 def _neighbour(path: Path) -> Path:

@@ -28,12 +28,10 @@ def list_points(ref: str, *, shelf: str | Path = "shelf") -> Outcome:
 
 
 def cut(ref: str, at: str, *, name: str | None = None, shelf: str | Path = "shelf") -> Outcome:
-    """Cut at ``at`` and shelve both halves as ``<name>.front`` and ``<name>.back``."""
+    """Cut at ``at`` and shelve both halves, or none, as ``<name>.front`` and ``<name>.back``."""
     front, back = cut_part(find_part(ref, shelf), at)
-    store, base = Shelf(shelf), name or name_of(ref)
-    entries = [
-        store.add(part, f"{base}.{side}") for part, side in ((front, "front"), (back, "back"))
-    ]
+    base = name or name_of(ref)
+    entries = Shelf(shelf).add_all({f"{base}.front": front, f"{base}.back": back})
     space = front.contract.gives[0].space
     rows = tuple(
         (e.ref, str(part.contract)) for e, part in zip(entries, (front, back), strict=True)

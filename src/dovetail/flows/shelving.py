@@ -65,8 +65,8 @@ def with_measures(part: Part, measures: Mapping[str, float]) -> Part:
 
 
 def shelve(store: Shelf, parts: Mapping[str, Part]) -> dict[str, Entry]:
-    """Put each part on the shelf under its name."""
-    return {name: store.add(part, name) for name, part in parts.items()}
+    """Put each part on the shelf under its name, all or none."""
+    return dict(zip(parts, store.add_all(parts), strict=True))
 
 
 def also(entries: Iterable[Entry]) -> tuple[Text, ...]:

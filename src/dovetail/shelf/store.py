@@ -8,7 +8,7 @@ part is written to a hidden folder within the shelf and renamed; removing one re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -39,6 +39,7 @@ from dovetail.shelf.writing import (
     refused,
     sweep,
     sweep_near,
+    take_back,
     take_name,
     take_version,
 )
@@ -109,6 +110,20 @@ class Shelf:
 
         sweep_near(home)
         return add_tags(put(part, home, Note(now(), tags), newer), tags)
+
+    def add_all(self, parts: Mapping[str, Part]) -> list[Entry]:
+        """Put each part on the shelf under its name, all of them or, when one is refused, none."""
+        known = {entry.ref for entry in self.entries()}
+        added: list[Entry] = []
+        try:
+            for name, part in parts.items():
+                added.append(self.add(part, name))
+        except BaseException:  # an interrupt, too
+            for entry in added:
+                if entry.ref not in known:
+                    take_back(entry)
+            raise
+        return added
 
     def get(self, ref: str | Entry, *, verify: bool = False) -> Part:
         """Load ``name@version``, or the latest version of ``name``; strictly, see :meth:`verify`.

@@ -24,7 +24,16 @@ from dovetail.shelf.entry import Entry, read_entry
 from dovetail.shelf.locks import locked
 from dovetail.shelf.notes import Note, claim, note_path, now, with_tags, write_note
 
-__all__ = ["add_tags", "put", "refused", "sweep", "sweep_near", "take_name", "take_version"]
+__all__ = [
+    "add_tags",
+    "put",
+    "refused",
+    "sweep",
+    "sweep_near",
+    "take_back",
+    "take_name",
+    "take_version",
+]
 
 WORK = ".work"
 """Where unfinished work of a shelf lies: one place to look, however many names there are."""
@@ -97,6 +106,18 @@ def take_version(entry: Entry) -> None:
                     raise
     except FileNotFoundError:
         raise _gone(entry.folder) from None
+
+
+def take_back(entry: Entry) -> None:
+    """Undo what was added a moment ago, as far as the system lets us: as if it had never been."""
+    home = entry.folder.parent
+    hidden = _hidden(home.parent)
+    with suppress(OSError, ShelfError), locked(home):
+        _take(entry.folder, hidden)
+        note_path(entry.folder).unlink(missing_ok=True)
+    shutil.rmtree(hidden, ignore_errors=True)
+    with suppress(OSError):
+        home.rmdir()  # succeeds only when it held nothing else
 
 
 def take_name(home: Path) -> None:
