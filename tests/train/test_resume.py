@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import lr_scheduler
 
-from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.errors import DovetailError, FormatError, SettingsError
 from dovetail.parts.part import Part, build
 from dovetail.train import end_to_end
-from dovetail.train.checkpoint import Checkpoint
+from dovetail.train.checkpoint import MOST_HEADER_BYTES, Checkpoint, load_checkpoint
+from dovetail.train.optimisers import Schedule
 
 CALLS = 15  # of the loss: 3 epochs of 4 steps and a validation
 
@@ -303,6 +304,22 @@ def rewritten(file, change):
         lambda header, tensors: header["facts"].update(optimiser={"groups": [], "state": {}}),
         lambda header, tensors: header["facts"].update(epoch="one"),
         lambda header, tensors: header["facts"].update(batch=-3),
+        lambda header, tensors: header["facts"].update(epoch=True),
+        lambda header, tensors: header["facts"].update(rows={}),
+        lambda header, tensors: header["facts"].update(rows=[[]]),
+        lambda header, tensors: header["facts"].update(rows=[{}], epoch=1),
+        lambda header, tensors: header["facts"].update(stopped="no"),
+        lambda header, tensors: header["facts"].update(schedule=[]),
+        lambda header, tensors: header["facts"]["optimiser"].update(groups={"lr": 1}),
+        lambda header, tensors: header["facts"]["optimiser"]["groups"][0].update(lr="1"),
+        lambda header, tensors: header["facts"]["optimiser"]["groups"][0].update(lr=None),
+        lambda header, tensors: header["facts"]["optimiser"]["groups"][0].update(params=[0, 0]),
+        lambda header, tensors: header["facts"]["optimiser"]["groups"][0].pop("lr"),
+        lambda header, tensors: header["facts"]["optimiser"].update(state={"x": {}}),
+        lambda header, tensors: header["facts"]["optimiser"].update(state={"0": {"step": "1"}}),
+        lambda header, tensors: tensors.update({"optimiser/x/y": torch.zeros(1)}),
+        lambda header, tensors: tensors.update({"losses": torch.zeros(99)}),
+        lambda header, tensors: tensors.update({"best/nothing": torch.zeros(1)}),
     ],
 )
 def test_a_checkpoint_that_lies_is_refused(net, task, unfinished, change):
@@ -369,3 +386,26 @@ def test_a_state_that_json_cannot_hold_is_an_error(net, task, tmp_path):
 
     with pytest.raises(SettingsError, match="cannot be checkpointed: cannot write set"):
         run(net, task, tmp_path / "run.safetensors", optimiser=strange)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"step": 3}, {"last_epoch": "1"}, {"gamma": None}, {"base_lrs": 0.1}, {"base_lrs": [0.1] * 9}],
+    ids=str,
+)
+def test_a_state_of_another_schedule_is_refused(state):
+    optimiser = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    schedule = Schedule(partial(lr_scheduler.StepLR, step_size=1), optimiser, steps=1)
+    kept = schedule.state()
+    schedule.restore(kept)
+    with pytest.raises(DovetailError, match="another schedule"):
+        schedule.restore({**kept, **state})
+
+
+def test_a_header_of_megabytes_is_not_read(tmp_path):
+    file = tmp_path / "c.safetensors"
+    with open(file, "wb") as opened:
+        opened.write((MOST_HEADER_BYTES + 1).to_bytes(8, "little"))
+        opened.truncate(1 << 26)
+    with pytest.raises(FormatError, match="a header of 16777217 bytes"):
+        load_checkpoint(file, {})

@@ -6,6 +6,7 @@ Tensors and JSON only (a safetensors file whose header carries the JSON): nothin
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,24 @@ from torch.optim import Optimizer
 
 from dovetail.core.errors import FormatError, SettingsError
 from dovetail.core.files import open_plain, write_whole
-from dovetail.core.plain import to_plain
+from dovetail.core.memory import refuse_beyond_memory
+from dovetail.core.plain import parse_json, to_plain
+from dovetail.train.fit import WATCHED
 
-__all__ = ["Checkpoint", "load_checkpoint", "optimiser_state", "restore_optimiser"]
+__all__ = [
+    "Checkpoint",
+    "Progress",
+    "alike",
+    "load_checkpoint",
+    "optimiser_state",
+    "restore_optimiser",
+]
 
 FORMAT = 1
 _KEY = "dovetail"
+
+MOST_HEADER_BYTES = 16 << 20
+"""Of facts and names of tensors; what a million steps have to say of themselves is shorter."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +66,53 @@ class Checkpoint:
         }
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a training had come, as the facts of its checkpoint say."""
+
+    epoch: int
+    batch: int
+    rows: tuple[dict[str, int | float], ...]
+    stopped: bool
+    optimiser: OptimiserFacts
+    schedule: dict[str, Any]
+    together: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != self.epoch:
+            raise FormatError(f"{len(self.rows)} rows of {self.epoch} epochs")
+        watched = {WATCHED in row for row in self.rows}
+        if len(watched) > 1 or not all(row.keys() >= _ROW for row in self.rows):
+            raise FormatError("a row lacks a measure")
+
+
+@dataclass(frozen=True)
+class OptimiserFacts:
+    """What an optimiser remembers besides tensors."""
+
+    groups: tuple[dict[str, Any], ...]
+    state: dict[str, dict[str, int | float | None]]
+
+
+_ROW = {"epoch", "loss", "lr", "seconds"}
+"""The measures that every row has."""
+
+
 def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
     """Read a checkpoint of the same training; ``None`` when there is none yet."""
     if not path.exists():
         return None
-    open_plain(path).close()  # a pipe or a device would be waited for, or read without end
+    # A pipe or a device would be waited for, or read without end.
+    with open_plain(path) as file:
+        refuse_beyond_memory(os.fstat(file.fileno()).st_size, path)
+        header = int.from_bytes(file.read(8), "little")
     try:
+        if header > MOST_HEADER_BYTES:
+            raise ValueError(f"a header of {header} bytes")
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            facts = parse_json((file.metadata() or {}).get(_KEY, "{}").encode(), "its facts")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise FormatError(f"{path} is no checkpoint ({error}); delete it to start anew") from None
     if not _ours(facts):
         raise FormatError(f"{path} is no checkpoint of this dovetail; delete it to start anew")
@@ -99,19 +149,48 @@ def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Any], dict[str, Ten
     return plain, tensors
 
 
-def restore_optimiser(optimiser: Optimizer, plain: dict[str, Any], kept: Checkpoint) -> None:
+def restore_optimiser(optimiser: Optimizer, facts: OptimiserFacts, kept: Checkpoint) -> None:
     """Give an optimiser back what :func:`optimiser_state` took."""
     state: dict[int, dict[str, Any]] = {
-        int(index): dict(values) for index, values in plain["state"].items()
+        int(index): dict(values) for index, values in facts.state.items()
     }
     for path, tensor in kept.named("optimiser").items():
         index, name = path.split("/", 1)
         state.setdefault(int(index), {})[name] = tensor
+    fresh = optimiser.state_dict()["param_groups"]
+    if not alike(fresh, facts.groups) or any(
+        group["params"] != known["params"] for group, known in zip(facts.groups, fresh, strict=True)
+    ):
+        raise FormatError("settings of another optimiser")
     groups = [
         {**group, "betas": tuple(group["betas"])} if "betas" in group else group
-        for group in plain["groups"]
+        for group in facts.groups
     ]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def alike(fresh: Any, kept: Any) -> bool:
+    """Whether a state from a file could be one that a fresh state has become: by keys and types.
+
+    >>> alike({"lr": 0.1, "best": None}, {"lr": 1, "best": 2.5}), alike({"lr": 0.1}, {"lr": "1"})
+    (True, False)
+    """
+    if isinstance(fresh, dict):
+        return (
+            isinstance(kept, dict)
+            and fresh.keys() == kept.keys()
+            and all(alike(value, kept[key]) for key, value in fresh.items())
+        )
+    if isinstance(fresh, list | tuple):
+        return (
+            isinstance(kept, list | tuple)
+            and len(fresh) == len(kept)
+            and all(map(alike, fresh, kept))
+        )
+    if isinstance(fresh, bool | str):
+        return type(kept) is type(fresh)
+    number = isinstance(kept, int | float) and not isinstance(kept, bool)
+    return number or (fresh is None and kept is None)
 
 
 def module_tensors(prefix: str, module: nn.Module) -> dict[str, Tensor]:

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from dovetail.core.device import choose_device
 from dovetail.core.errors import DovetailError, FormatError, TrainingError, first_line
+from dovetail.core.plain import from_plain
 from dovetail.core.progress import progress
 from dovetail.core.seeds import derived_seed, reseed
 from dovetail.train.checkpoint import (
     Checkpoint,
+    Progress,
     load_checkpoint,
     module_tensors,
     optimiser_state,
@@ -163,7 +165,7 @@ class _Run:
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.clip is not None:
                     nn.utils.clip_grad_norm_(self.trainable, self.options.clip)
-                self.optimiser.step()
+                self._move()
                 if self.together is not None:
                     self.together.stepped()
                 self.losses.append(loss.detach())  # read once an epoch: no step waits for it
@@ -178,6 +180,15 @@ class _Run:
                 raise
             raise TrainingError(f"a training step failed: {first_line(error)}") from error
         self._close_epoch(time.perf_counter() - began)
+
+    def _move(self) -> None:
+        try:
+            self.optimiser.step()
+        except (LookupError, TypeError, AttributeError) as error:
+            raise TrainingError(
+                f"the optimiser cannot go on ({first_line(error)}); delete the checkpoint, if it "
+                "was resumed from one"
+            ) from error
 
     def _give_in(self) -> NoReturn:
         """Keep what was done, if there is a place for it, and stop."""
@@ -262,25 +273,31 @@ class _Run:
             return False
         try:
             self._go_back_to(kept)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # a file can be damaged in more ways than we can think of
             raise FormatError(
                 f"{self.file} is damaged ({first_line(error)}); delete it to start anew"
             ) from error
         return self.batch > 0
 
     def _go_back_to(self, kept: Checkpoint) -> None:
-        self.epoch, self.batch = kept.facts["epoch"], kept.facts["batch"]
+        come = from_plain(Progress, kept.facts, "facts")
+        self.epoch, self.batch = come.epoch, come.batch
         if not (0 <= self.epoch <= self.options.epochs and 0 <= self.batch <= len(self.batches)):
             raise ValueError(f"epoch {self.epoch}, batch {self.batch}")
-        self.rows, self.stopped = list(kept.facts["rows"]), kept.facts["stopped"]
-        self.module.load_state_dict(kept.named("module"))
+        self.rows, self.stopped = list(come.rows), come.stopped
         self.best = {name: t.to(self.device) for name, t in kept.named("best").items()}
-        restore_optimiser(self.optimiser, kept.facts["optimiser"], kept)
-        self.schedule.restore(kept.facts["schedule"])
+        if self.best:
+            self.module.load_state_dict(self.best)  # as at the end of the training, or refused now
+        self.module.load_state_dict(kept.named("module"))
+        restore_optimiser(self.optimiser, come.optimiser, kept)
+        self.schedule.restore(come.schedule)
         if self.together is not None:
-            self.together.restore(kept.facts["together"], kept.named("residual"))
+            self.together.restore(come.together or {}, kept.named("residual"))
         if self.batch:
-            self.losses = list(kept.tensors["losses"].to(self.device))
+            losses = kept.tensors["losses"]
+            if losses.shape != (self.batch,) or not losses.is_floating_point():
+                raise ValueError(f"losses of {list(losses.shape)}")
+            self.losses = list(losses.to(self.device))
         restore_random_state(kept, self.device)
 
 

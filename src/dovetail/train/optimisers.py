@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from dovetail.core.errors import SettingsError, nearest
+from dovetail.core.errors import FormatError, SettingsError, nearest
+from dovetail.train.checkpoint import alike
 from dovetail.train.options import Options
 
 __all__ = ["SCHEDULES", "Schedule", "make_optimiser", "one_cycle"]
@@ -129,7 +130,13 @@ class Schedule:
         """Give a torch scheduler its memory back."""
         if self._scheduler is not None:
             fresh = self._scheduler.state_dict()
-            self._scheduler.load_state_dict(_retyped(fresh, state))
+            try:
+                kept = _retyped(fresh, state)
+            except (TypeError, ValueError, AttributeError):
+                kept = None
+            if not alike(fresh, kept):  # whatever is in it would become an attribute
+                raise FormatError("a state of another schedule")
+            self._scheduler.load_state_dict(kept)
 
 
 def _retyped(fresh: Any, kept: Any) -> Any:
