@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 import numpy as np
 import pytest
@@ -344,6 +345,11 @@ def test_state_that_does_not_belong_together(kept):
     (kept / "state.safetensors").write_bytes(b"\x80\x04nothing")
     consistent(kept)
     refused(kept, "not a safetensors file")
+
+
+def test_a_state_of_terabytes_is_not_hashed(kept):
+    os.truncate(kept / "state.safetensors", 10 << 40)
+    refused(kept, "and this machine has")
 
 
 def test_saving_refuses_what_it_cannot_keep(tmp_path):

@@ -33,6 +33,12 @@ EFFORT = 120  # seconds of the processor until a child that works for ever is en
 HEADROOM = 4 << 30  # bytes a child may map on top of what it starts with
 
 
+def limited():
+    """From now on this process maps no more than it may."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + HEADROOM,) * 2)
+
+
 def in_child(work):
     """What ``work`` returns, in a child; or how the child ended."""
     reading, writing = os.pipe()
@@ -42,8 +48,7 @@ def in_child(work):
             os.close(reading)
             signal.alarm(PATIENCE)
             resource.setrlimit(resource.RLIMIT_CPU, (EFFORT, EFFORT))
-            mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (mapped + HEADROOM,) * 2)
+            limited()
             with os.fdopen(writing, "w") as file:
                 json.dump(work(), file)
         finally:

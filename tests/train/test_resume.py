@@ -11,11 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import lr_scheduler
 
-from dovetail.core.errors import DovetailError, FormatError, SettingsError
+from dovetail.core.errors import DovetailError, FormatError, SettingsError, TrainingError
 from dovetail.parts.part import Part, build
+from dovetail.tasks.batches import Batches
 from dovetail.train import end_to_end
 from dovetail.train.checkpoint import MOST_HEADER_BYTES, Checkpoint, load_checkpoint
+from dovetail.train.loop import run_loop
 from dovetail.train.optimisers import Schedule
+from dovetail.train.options import Options
 
 CALLS = 15  # of the loss: 3 epochs of 4 steps and a validation
 
@@ -409,3 +412,22 @@ def test_a_header_of_megabytes_is_not_read(tmp_path):
         opened.truncate(1 << 26)
     with pytest.raises(FormatError, match="a header of 16777217 bytes"):
         load_checkpoint(file, {})
+
+
+def test_an_optimiser_that_cannot_go_on_says_so(tmp_path):
+    net, x = nn.Linear(1, 1), torch.ones(4, 1)
+    file = tmp_path / "c.safetensors"
+
+    def step(batch):
+        return net(batch[0]).square().mean()
+
+    options = {"optimiser": "adam", "checkpoint": file, "checkpoint_seconds": 0}
+    run_loop(net, Batches(x, x, 2), step, Options(epochs=2, **options))
+    with safe_open(file, framework="pt") as opened:
+        header = json.loads(opened.metadata()["dovetail"])
+    tensors = load_file(file)
+    header["facts"] |= {"epoch": 1, "rows": header["facts"]["rows"][:1]}
+    del tensors["optimiser/0/exp_avg"]
+    save_file(tensors, file, metadata={"dovetail": json.dumps(header)})
+    with pytest.raises(TrainingError, match=r"cannot go on .*exp_avg.*delete the checkpoint"):
+        run_loop(net, Batches(x, x, 2), step, Options(epochs=2, **options))

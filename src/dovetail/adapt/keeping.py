@@ -34,6 +34,7 @@ from dovetail.adapt.priors import Chosen
 from dovetail.adapt.readout import Readout
 from dovetail.core.errors import DovetailError, FormatError, first_line, shown
 from dovetail.core.files import read_plain, sha256_of, whole_folder
+from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, read_json
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.weights import check_header, dtype_name
@@ -125,6 +126,7 @@ def _read_facts(folder: Path) -> Facts:
     state = folder / _STATE
     if state.is_symlink() or not state.is_file():
         raise FormatError(f"{state}: missing, or not a plain file")
+    refuse_beyond_memory(state.stat().st_size, state)
     hashes = {
         _FACTS: _File(hashlib.sha256(data).hexdigest(), len(data)),
         _STATE: _File(sha256_of(state), state.stat().st_size),

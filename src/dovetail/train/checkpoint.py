@@ -21,7 +21,6 @@ from dovetail.core.errors import FormatError, SettingsError
 from dovetail.core.files import open_plain, write_whole
 from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.plain import parse_json, to_plain
-from dovetail.train.fit import WATCHED
 
 __all__ = [
     "Checkpoint",
@@ -81,8 +80,7 @@ class Progress:
     def __post_init__(self) -> None:
         if len(self.rows) != self.epoch:
             raise FormatError(f"{len(self.rows)} rows of {self.epoch} epochs")
-        watched = {WATCHED in row for row in self.rows}
-        if len(watched) > 1 or not all(row.keys() >= _ROW for row in self.rows):
+        if not all(row.keys() >= _ROW for row in self.rows):
             raise FormatError("a row lacks a measure")
 
 

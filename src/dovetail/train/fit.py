@@ -87,7 +87,7 @@ def best_epoch(rows: Sequence[dict[str, float]]) -> int:
     >>> best_epoch([{WATCHED: 0.5}, {WATCHED: 0.3}, {WATCHED: float("nan")}, {WATCHED: 0.3}])
     1
     """
-    losses = [row[WATCHED] for row in rows]
+    losses = [row.get(WATCHED, math.nan) for row in rows]
     return min(range(len(losses)), key=lambda i: (math.isnan(losses[i]), losses[i]))
 
 

@@ -184,7 +184,7 @@ class _Run:
     def _move(self) -> None:
         try:
             self.optimiser.step()
-        except (LookupError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise TrainingError(
                 f"the optimiser cannot go on ({first_line(error)}); delete the checkpoint, if it "
                 "was resumed from one"
