@@ -5,7 +5,7 @@ end as at the beginning (the median of the last thousand against that of the fir
 the processor, which the disk of a busy machine does not blur, and by the clock.  Then the shelf is
 listed in new processes: the entries alone, which must take under a second, and the whole command
 ``dovetail shelf ls --json``, beside what the same command takes on an empty shelf (that is, loading
-Python and torch); of several rounds the quickest counts, since others only ever slow it down.  One
+Python); of several rounds the quickest counts, since others only ever slow it down.  One
 disk write that must outlive a power cut is the yardstick for adding.
 """
 
@@ -31,7 +31,7 @@ GROWTH_LIMIT = 1.25
 LIST = """
 import sys, time
 import dovetail as dt
-dt.Shelf  # loads torch, which is not what is measured
+dt.Shelf  # loads its modules, which is not what is measured
 began = time.perf_counter()
 count = len(dt.Shelf(sys.argv[1]).entries())
 print(count, time.perf_counter() - began)

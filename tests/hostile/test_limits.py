@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from dovetail.core import errors
 from dovetail.core.errors import DovetailError, FormatError, nearest, shown
 from dovetail.core.plain import DEEPEST as DEEPEST_JSON
 from dovetail.core.plain import dumps, parse_json
@@ -59,7 +59,7 @@ def test_names_of_any_length_are_shown_without_being_written_out():
 
 
 def test_names_that_nobody_types_are_not_compared(monkeypatch):
-    monkeypatch.setattr(errors, "get_close_matches", None)
+    monkeypatch.setattr(difflib, "get_close_matches", None)
     assert nearest("x" * 201, ["mlp"]) == "; there is mlp"
     with pytest.raises(TypeError):
         nearest("x" * 200, ["mlp"])

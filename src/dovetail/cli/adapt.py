@@ -82,6 +82,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Adapt and show."""
+    from dovetail.cli.early import need_parts, need_tasks
+
+    need_parts([args.part], args.shelf)
+    need_tasks([args.task], args.data)
     from dovetail.flows.adapt import adapt
 
     outcome = adapt(

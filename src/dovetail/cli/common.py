@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
+import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from dovetail.core.views import View
     from dovetail.flows.outcome import Outcome
 
 __all__ = [
@@ -17,7 +21,13 @@ __all__ = [
     "add_record",
     "add_set",
     "add_shelf",
+    "aligned",
+    "as_json",
+    "as_text",
+    "into_pipe",
     "key_value",
+    "path",
+    "place",
     "show",
     "words",
 ]
@@ -31,13 +41,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_shelf(parser: argparse.ArgumentParser) -> None:
     """``--shelf``: which folder of parts."""
     parser.add_argument(
-        "--shelf", type=Path, default=Path("shelf"), help="folder of parts (default: ./shelf)"
+        "--shelf", type=place, default="shelf", help="folder of parts (default: ./shelf)"
     )
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """``--data``: where downloaded data sets lie."""
-    parser.add_argument("--data", type=Path, help="folder of data sets (default: ./data)")
+    parser.add_argument("--data", type=place, help="folder of data sets (default: ./data)")
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +60,26 @@ def add_record(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def path(text: str) -> Path:
+    """A path; pathlib is imported once one is given."""
+    from pathlib import Path
+
+    return Path(text)
+
+
+def place(text: str) -> str:
+    """A folder's name as a path would write it, for options that a listing has, too.
+
+    >>> place("./shelf/"), place("/a//b/../c"), place("")
+    ('shelf', '/a/b/../c', '.')
+    """
+    root = "/" if text.startswith("/") else ""
+    return root + "/".join(part for part in text.split("/") if part not in ("", ".")) or "."
+
+
 def _folder(text: str) -> Path:
     """A folder that is there or can be made: told before hours of work, not after."""
-    folder = Path(text)
+    folder = path(text)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise argparse.ArgumentTypeError(f"{there} is a file; name a folder")
@@ -138,19 +165,70 @@ def words(text: str) -> tuple[str, ...]:
 
 def show(outcome: Outcome, args: argparse.Namespace) -> int:
     """Print an outcome and keep its records; the command's exit code."""
-    from dovetail.core.files import write_whole
-    from dovetail.core.plain import dumps
-    from dovetail.core.records import slug
-    from dovetail.report.terminal import print_view
-
     folder: Path | None = getattr(args, "record", None)
     if folder is not None:
+        import hashlib
+
+        from dovetail.core.files import write_whole
+        from dovetail.core.records import slug
+
         for record in outcome.records:
             text = record.to_json()
             mark = hashlib.sha256(text.encode()).hexdigest()[:8]  # a second run keeps the first's
             write_whole(folder / f"{slug(record.title)}-{mark}.json", text)
     if args.json:
-        sys.stdout.write(dumps(outcome.data))
+        sys.stdout.write(as_json(outcome.data))
     else:
+        from dovetail.report.terminal import print_view
+
         print_view(outcome.view)
     return 0 if outcome.ok else 1
+
+
+def into_pipe() -> bool:
+    """Whether text goes where nobody has asked for colours, and every letter can."""
+    wished = ("FORCE_COLOR", "TTY_COMPATIBLE")
+    plain = not (sys.stdout.isatty() or any(name in os.environ for name in wished))
+    return plain and (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str | int | None]]) -> list[str]:
+    """A small table of narrow letters in the lines that a pipe would get, numbers to the right.
+
+    >>> print(*aligned(("name", "n"), (("digits", 1797), ("mnist", None))), sep="\\n")
+    name        n
+    ─────────────
+    digits   1797
+    mnist       –
+    """
+    shown = [columns, *(["–" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    right = [any(isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        "   ".join(
+            cell.rjust(width) if flush else cell.ljust(width)
+            for cell, width, flush in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in shown
+    ]
+    return [lines[0], "─" * (sum(widths) + 3 * (len(widths) - 1)), *lines[1:]]
+
+
+def as_json(data: dict[str, Any]) -> str:
+    """Data as every command prints them with ``--json``."""
+    from dovetail.core.plain import dumps
+
+    return dumps(data)
+
+
+def as_text(view: View) -> str:
+    """A view as it would be printed into a pipe."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from dovetail.report.terminal import print_view
+
+    out = StringIO()
+    print_view(view, console=Console(file=out, highlight=False), wide=True)
+    return out.getvalue()

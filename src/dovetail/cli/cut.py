@@ -22,6 +22,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Cut, or list."""
+    from dovetail.cli.early import need_parts
+
+    need_parts([args.part], args.shelf)
     from dovetail.flows.cut import cut, list_points
 
     if args.at is None:

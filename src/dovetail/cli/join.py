@@ -6,12 +6,11 @@ A refusal lists every reason and the repairs that apply; with --task also what t
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from dovetail.cli import common
 
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from dovetail.core.views import View
     from dovetail.flows.outcome import Outcome
 
 __all__ = ["EXAMPLE", "add", "run"]
@@ -64,8 +63,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Join, explain or repair; measure, shelve."""
+    from dovetail.cli.early import need_parts, need_tasks
     from dovetail.core.errors import ContractError
-    from dovetail.flows.join import JoinRefused
+
+    _refuse_both(args)
+    need_parts([*args.parts, args.reference], args.shelf)
+    need_tasks([args.task], args.data)
+    from dovetail.flows.join import JoinRefused  # torch loads here
 
     try:
         return common.show(_outcome(args), args)
@@ -73,11 +77,19 @@ def run(args: argparse.Namespace) -> int:
         common.show(refused.outcome, args)  # as data, and the record; people read the message
         if args.json:
             raise
-        raise ContractError(f"{refused}\n\n{_as_text(refused.repairs)}".rstrip()) from None
+        raise ContractError(f"{refused}\n\n{common.as_text(refused.repairs)}".rstrip()) from None
+
+
+def _refuse_both(args: argparse.Namespace) -> None:
+    from dovetail.core.errors import SettingsError
+
+    if (args.explain or args.repair) and (args.force or args.adapt):
+        raise SettingsError("--explain and --repair need neither --force nor --adapt")
+    if args.explain and (args.name or args.norms):
+        raise SettingsError("--explain measures all norms and shelves nothing; see --repair")
 
 
 def _outcome(args: argparse.Namespace) -> Outcome:
-    from dovetail.core.errors import SettingsError
     from dovetail.flows.join import explain, join
     from dovetail.flows.mend import mend
 
@@ -89,11 +101,7 @@ def _outcome(args: argparse.Namespace) -> Outcome:
         "data": args.data,
         "task_options": common.task_options(args),
     }
-    if (args.explain or args.repair) and (args.force or args.adapt):
-        raise SettingsError("--explain and --repair need neither --force nor --adapt")
     if args.explain:
-        if args.name or args.norms:
-            raise SettingsError("--explain measures all norms and shelves nothing; see --repair")
         return explain(args.parts, **where)
     if args.repair:
         return mend(args.parts, args.repair, norms=args.norms, name=args.name, **where)
@@ -105,16 +113,3 @@ def _outcome(args: argparse.Namespace) -> Outcome:
         name=args.name,
         **where,
     )
-
-
-def _as_text(view: View) -> str:
-    """A view as it would be printed into a pipe."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from dovetail.report.terminal import print_view
-
-    out = StringIO()
-    print_view(view, console=Console(file=out, highlight=False), wide=True)
-    return out.getvalue()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
-from typing import NoReturn
 
 from dovetail import __version__
+from dovetail.cli.parsing import Parser, branches
 from dovetail.core.words import harmless
+
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 
@@ -117,28 +120,22 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and in_words)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"dovetail: {harmless(message)}; see '{self.prog} --help'\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="dovetail",
         description="Build deep networks from parts that fit.",
         epilog="Start with 'dovetail demo'. Each command has --help with an example.",
     )
     parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = branches(parser, "commands")
     for name, words in _COMMANDS.items():
-        command = import_module(f"dovetail.cli.{name}")
-        child = commands.add_parser(
-            name,
-            help=words,
-            description=command.__doc__,
-            epilog=f"example:\n  {command.EXAMPLE}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        child.set_defaults(run=command.run)
-        command.add(child)
+        commands.add_parser(name, help=words, fill=partial(_fill, name))
     return parser
+
+
+def _fill(name: str, parser: Parser) -> None:
+    command = import_module(f"dovetail.cli.{name}")
+    parser.description = command.__doc__
+    parser.epilog = f"example:\n  {command.EXAMPLE}"
+    parser.set_defaults(run=command.run)
+    command.add(parser)

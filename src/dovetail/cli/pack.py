@@ -8,12 +8,15 @@ like any other.  With --task its accuracy before and after is measured on the te
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
+import os
 
 from dovetail.cli import common
 
-__all__ = ["EXAMPLE", "add", "one_or_all", "refuse", "run"]
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["EXAMPLE", "add", "need_source", "one_or_all", "refuse", "run"]
 
 EXAMPLE = """\
 dovetail pack lenet --task digits
@@ -36,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--to",
-        type=Path,
+        type=common.path,
         metavar="PATH",
         help="folder or file to write; with --all a shelf (default: beside the source)",
     )
@@ -88,7 +91,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pack one thing, or a shelf."""
-    from dovetail.flows.pack import pack, pack_all
+    from dovetail.cli.early import need_tasks
 
     one_or_all(args, "pack")
     if args.all_parts:
@@ -105,6 +108,10 @@ def run(args: argparse.Namespace) -> int:
             ("extra_bits", "seed"),
             f"cannot be used with {decides[0]}, which replaces the rule",
         )
+    need_source(args)
+    need_tasks([args.task], args.data)
+    from dovetail.flows.pack import pack, pack_all  # torch loads here
+
     asked = ("rule", "extra_bits", "bits", "channels", "seed")
     how = {name: getattr(args, name) for name in asked if given(args, (name,))}
     how["lossless"] = tuple(args.lossless)
@@ -135,6 +142,15 @@ def one_or_all(args: argparse.Namespace, verb: str) -> None:
         raise SettingsError(f"--all {verb}s every part on the shelf; name none, or leave out --all")
     if args.part is None and not args.all_parts:
         raise SettingsError(f"name what to {verb}, or say --all for every part on the shelf")
+
+
+def need_source(args: argparse.Namespace) -> None:
+    """Refuse a name that is neither on the shelf nor, by its looks, a file or a folder."""
+    from dovetail.cli.early import need_parts
+
+    part: str | None = args.part
+    if part and not ("/" in part or "." in part or os.path.exists(part)):
+        need_parts([part], args.shelf or "shelf")
 
 
 def given(args: argparse.Namespace, names: Sequence[str]) -> list[str]:

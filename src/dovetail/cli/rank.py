@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from dovetail.cli import common
 
@@ -45,7 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence", type=float, default=0.9, help="of the intervals")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--cache", type=Path, metavar="FOLDER", help="keep features here between calls"
+        "--cache", type=common.path, metavar="FOLDER", help="keep features here between calls"
     )
     common.add_task_options(parser)
     common.add_shelf(parser)
@@ -56,6 +55,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rank and show."""
+    from dovetail.cli.early import need_parts, need_tasks
+
+    need_tasks(args.tasks, args.data)
+    if named := [part for part in args.parts if not part.endswith("*")]:
+        need_parts(named, args.shelf)
     from dovetail.flows.rank import rank
 
     at = args.at if args.at is None or len(args.at) > 1 else args.at[0]

@@ -54,6 +54,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Recombine and show."""
+    from dovetail.cli.early import need_halves, need_tasks
+
+    need_halves(args.fronts, "front", args.shelf)
+    need_halves(args.heads, "head", args.shelf)
+    need_tasks(args.tasks, args.data)
     from dovetail.flows.recombine import recombine
 
     outcome = recombine(

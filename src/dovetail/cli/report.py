@@ -7,7 +7,7 @@ in a folder beside it.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 
 from dovetail.cli import common
 
@@ -24,13 +24,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=common.path,
         help=".html or .md (default: report.html, unless only --figures is asked for)",
     )
     parser.add_argument("--title", default="dovetail report")
-    parser.add_argument("--shelf", type=Path, help="also list this shelf")
+    parser.add_argument("--shelf", type=common.place, help="also list this shelf")
     parser.add_argument(
-        "--figures", type=Path, metavar="FOLDER", help="write each figure to a file here"
+        "--figures", type=common.path, metavar="FOLDER", help="write each figure to a file here"
     )
     parser.add_argument(
         "--format", choices=("svg", "png"), default="svg", help="of the figures (default: svg)"
@@ -40,6 +40,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report."""
+    from dovetail.core.errors import FormatError
+    from dovetail.shelf.places import need_folder
+
+    if not args.records and args.shelf is None:
+        raise FormatError("nothing to report: give record files, a folder of them, or --shelf")
+    for source in args.records:
+        if not os.path.exists(source):
+            raise FormatError(f"{source}: no such file")
+    if args.shelf is not None:
+        need_folder(args.shelf)
     from dovetail.flows.report import report
 
     outcome = report(

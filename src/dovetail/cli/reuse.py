@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
 
 from dovetail.cli import common
+from dovetail.cli.parsing import branches
 
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
+    from typing import Any
+
     from dovetail.flows.outcome import Outcome
 
 __all__ = ["EXAMPLE", "add", "run"]
@@ -36,115 +39,133 @@ _RESUMED: dict[str, tuple[Any, str]] = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """A sub-command for each use."""
-    uses = parser.add_subparsers(title="uses", metavar="USE", dest="use", required=True)
-
-    def use(name: str, words: str, example: str, *, resumed: bool = True) -> Any:
-        child = uses.add_parser(
-            name,
+    uses = branches(parser, "uses", dest="use")
+    for fill, words, example in (
+        (
+            _domain,
+            "adapt a network's front to unlabelled images of another domain",
+            "domain pair.digits 'digits~noise0.3'",
+        ),
+        (
+            _replace,
+            "train another front behind a network's head, and say what the switch costs",
+            "replace pair.digits digits --net lenet5 --set norm=batch --at conv2 "
+            "--auxiliary pair.rp",
+        ),
+        (
+            _devices,
+            "train extractors of several architectures with one head",
+            "devices digits --net resnet8 --at layer2 --net lenet5 --at conv2 --channels 16 "
+            "--name kit",
+        ),
+        (
+            _extend,
+            "teach a head more classes behind one front; it stays fit for all others",
+            "extend kit.head digits --front kit.resnet8 --epochs 10 --name kit2",
+        ),
+        (
+            _transfer,
+            "try a ready head behind candidate fronts, at once and fine-tuned",
+            "transfer pair.digits.head digits --fronts pair.digits pair.digits-inverted --epochs 1",
+        ),
+    ):
+        uses.add_parser(
+            example.partition(" ")[0],
             help=words,
             description=words[0].upper() + words[1:] + ".",
-            epilog=f"example:\n  dovetail reuse {name} {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=f"example:\n  dovetail reuse {example}",
+            fill=fill,
         )
-        _add_loop(child, resumed)
-        child.add_argument("--name", help="name on the shelf")
-        common.add_task_options(child)
-        common.add_shelf(child)
-        common.add_data(child)
-        common.add_record(child)
-        common.add_json(child)
-        return child
 
-    domain = use(
-        "domain",
-        "adapt a network's front to unlabelled images of another domain",
-        "pair.digits 'digits~noise0.3'",
-    )
-    _add_network(domain)
-    domain.add_argument("--rp", metavar="HEAD", help="the pretext's head (default: GROUP.rp)")
-    domain.add_argument("--pretext", help="what that head was trained for (default: rotation)")
-    _add_norms(domain, "batch")
 
-    replace = use(
-        "replace",
-        "train another front behind a network's head, and say what the switch costs",
-        "pair.digits digits --net lenet5 --set norm=batch --at conv2 --auxiliary pair.rp",
-    )
-    _add_network(replace)
-    replace.add_argument("--net", help="architecture of the new front: mlp, lenet5, resnet8, ...")
-    common.add_set(replace)
-    replace.add_argument("--from", dest="start", metavar="PART", help="start from this part")
-    replace.add_argument("--at", metavar="POINT", help="where the new front ends")
-    replace.add_argument(
+def _every(parser: argparse.ArgumentParser, *, resumed: bool = True) -> None:
+    _add_loop(parser, resumed)
+    parser.add_argument("--name", help="name on the shelf")
+    common.add_task_options(parser)
+    common.add_shelf(parser)
+    common.add_data(parser)
+    common.add_record(parser)
+    common.add_json(parser)
+
+
+def _domain(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    _add_network(parser)
+    parser.add_argument("--rp", metavar="HEAD", help="the pretext's head (default: GROUP.rp)")
+    parser.add_argument("--pretext", help="what that head was trained for (default: rotation)")
+    _add_norms(parser, "batch")
+
+
+def _replace(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    _add_network(parser)
+    parser.add_argument("--net", help="architecture of the new front: mlp, lenet5, resnet8, ...")
+    common.add_set(parser)
+    parser.add_argument("--from", dest="start", metavar="PART", help="start from this part")
+    parser.add_argument("--at", metavar="POINT", help="where the new front ends")
+    parser.add_argument(
         "--auxiliary",
         action="append",
         metavar="HEAD",
         help="another frozen head of the same space, NAME.dcc or NAME.rp; may be repeated",
     )
-    replace.add_argument("--pretext", help="what NAME.rp was trained for (default: rotation)")
-    _add_norms(replace, "stored")
+    parser.add_argument("--pretext", help="what NAME.rp was trained for (default: rotation)")
+    _add_norms(parser, "stored")
 
-    devices = use(
-        "devices",
-        "train extractors of several architectures with one head",
-        "digits --net resnet8 --at layer2 --net lenet5 --at conv2 --channels 16 --name kit",
-    )
-    _add_task(devices)
-    devices.add_argument(
+
+def _devices(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    _add_task(parser)
+    parser.add_argument(
         "--net",
         dest="nets",
         action="append",
         help="a device's architecture; repeated, one for each device",
     )
-    common.add_set(devices)
-    devices.add_argument(
+    common.add_set(parser)
+    parser.add_argument(
         "--from", dest="starts", action="append", metavar="PART", help="a device's part to start at"
     )
-    devices.add_argument(
+    parser.add_argument(
         "--at", action="append", metavar="POINT", help="where each extractor ends, or all of them"
     )
-    devices.add_argument("--channels", type=int, help="what the extractors give (default: 64)")
-    devices.add_argument(
+    parser.add_argument("--channels", type=int, help="what the extractors give (default: 64)")
+    parser.add_argument(
         "--by", type=common.words, help="dcc (default), or dcc,rp for a pretext's head beside it"
     )
-    devices.add_argument("--pretext", help="rotation (default), jigsaw or views")
+    parser.add_argument("--pretext", help="rotation (default), jigsaw or views")
 
-    extend = use(
-        "extend",
-        "teach a head more classes behind one front; it stays fit for all others",
-        "kit.head digits --front kit.resnet8 --epochs 10 --name kit2",
-    )
-    _add_head(extend, "the head that is taught")
-    extend.add_argument("--front", required=True, help="the front it is taught behind")
-    _add_fronts(extend, "judge it behind these")
-    extend.add_argument(
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    _add_head(parser, "the head that is taught")
+    parser.add_argument("--front", required=True, help="the front it is taught behind")
+    _add_fronts(parser, "judge it behind these")
+    parser.add_argument(
         "--classes", type=common.words, metavar="A,B", help="new ones (default: all of the task)"
     )
-    extend.add_argument(
+    parser.add_argument(
         "--moving", action="store_true", help="train the front too, held in its space by --rp"
     )
-    extend.add_argument("--rp", metavar="HEAD", help="with --moving: the pretext's head")
-    extend.add_argument("--pretext", help="what that head was trained for (default: rotation)")
-    _add_norms(extend, "batch")
+    parser.add_argument("--rp", metavar="HEAD", help="with --moving: the pretext's head")
+    parser.add_argument("--pretext", help="what that head was trained for (default: rotation)")
+    _add_norms(parser, "batch")
 
-    transfer = use(
-        "transfer",
-        "try a ready head behind candidate fronts, at once and fine-tuned",
-        "pair.digits.head digits --fronts pair.digits pair.digits-inverted --epochs 1",
-        resumed=False,
-    )
-    _add_head(transfer, "the head that is ready")
-    _add_fronts(transfer, "candidates")
-    transfer.add_argument(
+
+def _transfer(parser: argparse.ArgumentParser) -> None:
+    _every(parser, resumed=False)
+    _add_head(parser, "the head that is ready")
+    _add_fronts(parser, "candidates")
+    parser.add_argument(
         "--others",
         nargs="+",
         metavar="HEAD",
         help="other heads to compare with, beside a fresh one",
     )
-    transfer.add_argument(
+    parser.add_argument(
         "--steps", type=_numbers, metavar="1,10,100", help="measure after so many steps"
     )
-    _add_norms(transfer, "batch")
+    _add_norms(parser, "batch")
 
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
@@ -214,6 +235,16 @@ _GIVEN = (
 
 def run(args: argparse.Namespace) -> int:
     """Find the parts, use them, shelve and show."""
+    from dovetail.cli.early import need_halves, need_tasks
+    from dovetail.core.limits import check_loop
+
+    said = {name: value for name, value in vars(args).items() if value is not None}
+    check_loop(said)
+    need_halves(
+        [said.get("network"), said.get("front"), *said.get("fronts", ())], "front", args.shelf
+    )
+    need_halves([said.get("head"), *said.get("others", ())], "head", args.shelf)
+    need_tasks([args.task], args.data)
     return common.show(_outcome(args), args)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
 
 from dovetail.cli import common
+from dovetail.cli.parsing import branches
 
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from dovetail.flows.outcome import Outcome
 
@@ -14,73 +16,107 @@ __all__ = ["EXAMPLE", "add", "run"]
 
 EXAMPLE = "dovetail shelf ls 'lenet-*'"
 
+_FILTERS = ("fits", "space", "classes", "task", "tag", "takes", "gives")
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The sub-commands."""
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-
-    def action(name: str, words: str, example: str) -> argparse.ArgumentParser:
-        child = actions.add_parser(
-            name,
+    actions = branches(parser, "actions", dest="action")
+    for fill, words, example in (
+        (_ls, "list the parts", "ls 'lenet-*'"),
+        (_find, "find parts by what they are, the best fit first", "find --fits lenet@2"),
+        (_path, "the best chain of parts from a front to a head", "path net.front a.back"),
+        (_show, "show one part: contract, recipe, origin, lineage", "show lenet@2"),
+        (_add, "check a part and put it on the shelf", "add ./lenet --tag mine"),
+        (_rm, "remove a version, or a whole name with --all", "rm lenet@1"),
+        (_verify, "read every part again and tell all that is wrong", "verify"),
+        (_push, "send a part to a hub's repository", "push lenet@2 someone/lenet"),
+        (_pull, "fetch a part from a hub's repository, checked", "pull someone/lenet"),
+    ):
+        actions.add_parser(
+            example.partition(" ")[0],
             help=words,
             description=words[0].upper() + words[1:] + ".",
             epilog=f"example:\n  dovetail shelf {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            fill=fill,
         )
-        common.add_shelf(child)
-        common.add_json(child)
-        return child
-
-    ls = action("ls", "list the parts", "ls 'lenet-*'")
-    ls.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
-    _add_filters(ls)
-    find = action("find", "find parts by what they are, the best fit first", "find --fits lenet@2")
-    find.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
-    _add_filters(find)
-    path = action("path", "the best chain of parts from a front to a head", "path net.front a.back")
-    path.add_argument("front", metavar="FRONT", help="name, or name@version")
-    path.add_argument("head", metavar="HEAD", help="name, or name@version")
-    show = action("show", "show one part: contract, recipe, origin, lineage", "show lenet@2")
-    show.add_argument("part", help="name, or name@version")
-    put = action("add", "check a part and put it on the shelf", "add ./lenet --tag mine")
-    put.add_argument(
-        "source", help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2"
-    )
-    put.add_argument("--name", help="name on the shelf (default: the folder's)")
-    common.add_set(put)
-    put.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="may be repeated")
-    rm = action("rm", "remove a version, or a whole name with --all", "rm lenet@1")
-    rm.add_argument("part", help="name@version")
-    rm.add_argument("--all", dest="all_versions", action="store_true", help="every version")
-    verify = action("verify", "read every part again and tell all that is wrong", "verify")
-    verify.add_argument("part", nargs="?", help="only this one")
-    verify.add_argument(
-        "--sweep", action="store_true", help="delete day-old unfinished work of writers that died"
-    )
-    push = action("push", "send a part to a hub's repository", "push lenet@2 someone/lenet")
-    push.add_argument("part", help="name, or name@version")
-    push.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
-    push.add_argument("--public", action="store_true", help="of a new repository: all may see it")
-    pull = action("pull", "fetch a part from a hub's repository, checked", "pull someone/lenet")
-    pull.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
-    pull.add_argument("--name", help="name on the shelf (default: the repository's)")
-    pull.add_argument("--revision", help="branch, tag or commit (default: main)")
-    pull.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="may be repeated")
 
 
-def _add_filters(parser: argparse.ArgumentParser) -> None:
+def _every(parser: argparse.ArgumentParser) -> None:
+    common.add_shelf(parser)
+    common.add_json(parser)
+
+
+def _ls(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
     asked = parser.add_argument_group("only parts that")
     asked.add_argument("--fits", metavar="REF", help="can follow or precede this one")
     asked.add_argument("--space", help="take or give this space")
-    asked.add_argument("--classes", type=_words, metavar="A,B", help="know all these classes")
+    asked.add_argument("--classes", type=common.words, metavar="A,B", help="know all these classes")
     asked.add_argument("--task", help="were made on this task")
     asked.add_argument("--tag", help="bear this tag")
     asked.add_argument("--takes", type=_sizes, metavar="16x2x2", help="take this shape ('?': any)")
     asked.add_argument("--gives", type=_sizes, metavar="16x?x?", help="give this shape")
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+_find = _ls
+
+
+def _path(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("front", metavar="FRONT", help="name, or name@version")
+    parser.add_argument("head", metavar="HEAD", help="name, or name@version")
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("part", help="name, or name@version")
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument(
+        "source", help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2"
+    )
+    parser.add_argument("--name", help="name on the shelf (default: the folder's)")
+    common.add_set(parser)
+    _tags(parser)
+
+
+def _rm(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("part", help="name@version")
+    parser.add_argument("--all", dest="all_versions", action="store_true", help="every version")
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("part", nargs="?", help="only this one")
+    parser.add_argument(
+        "--sweep", action="store_true", help="delete day-old unfinished work of writers that died"
+    )
+
+
+def _push(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("part", help="name, or name@version")
+    parser.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
+    parser.add_argument("--public", action="store_true", help="of a new repository: all may see it")
+
+
+def _pull(parser: argparse.ArgumentParser) -> None:
+    _every(parser)
+    parser.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
+    parser.add_argument("--name", help="name on the shelf (default: the repository's)")
+    parser.add_argument("--revision", help="branch, tag or commit (default: main)")
+    _tags(parser)
+
+
+def _tags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tag", dest="tags", action="append", metavar="TAG", help="may be repeated"
+    )
 
 
 def _sizes(text: str) -> tuple[int | None, ...]:
@@ -97,7 +133,40 @@ def _sizes(text: str) -> tuple[int | None, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action; verify exits with 1 when a part is damaged."""
+    if _is_plain(args) and (args.json or common.into_pipe()):
+        return _tell(args)
     return common.show(_outcome(args), args)
+
+
+def _is_plain(args: argparse.Namespace) -> bool:
+    """Whether the whole shelf is asked for, or one part: what nothing but the parts decides."""
+    if args.action == "ls":
+        return not any(getattr(args, name) for name in ("pattern", *_FILTERS))
+    return bool(args.action == "show")
+
+
+def _tell(args: argparse.Namespace) -> int:
+    """Say what was said the last time if nothing has changed, which takes next to nothing."""
+    from dovetail.shelf import glance, places
+
+    try:
+        now = glance.stamps(args.shelf)
+        if args.action == "show":
+            places.need_part(args.part, args.shelf)
+    except OSError:  # a closed folder, which the list has words for
+        return common.show(_outcome(args), args)
+    if not now and args.action == "ls":
+        sys.stdout.write(glance.empty_list(args.shelf, as_json=args.json))
+        return 0
+    question = f"{args.action} {getattr(args, 'part', '')} {'json' if args.json else 'text'}"
+    said = glance.remembered(args.shelf, question, now)
+    if said is None:
+        outcome = _outcome(args)
+        said = common.as_json(outcome.data) if args.json else common.as_text(outcome.view)
+        if not any(row["problem"] for row in outcome.data.get("rows", [outcome.data])):
+            glance.remember(args.shelf, question, now, said)
+    sys.stdout.write(said)
+    return 0
 
 
 def _outcome(args: argparse.Namespace) -> Outcome:
@@ -105,8 +174,7 @@ def _outcome(args: argparse.Namespace) -> Outcome:
 
     match args.action:
         case "ls" | "find":
-            asked = ("fits", "space", "classes", "task", "tag", "takes", "gives")
-            wanted = {name: getattr(args, name) for name in asked}
+            wanted = {name: getattr(args, name) for name in _FILTERS}
             return shelf.ls(args.pattern, shelf=args.shelf, **wanted)
         case "path":
             return shelf.path(args.front, args.head, shelf=args.shelf)

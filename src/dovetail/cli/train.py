@@ -224,7 +224,21 @@ def _number_or_auto(text: str) -> float | str:
 
 def run(args: argparse.Namespace) -> int:
     """Train and shelve."""
-    from dovetail.flows.train import OPTIONS, train
+    from dovetail.cli.early import need_parts, need_tasks
+    from dovetail.flows.train_ways import OPTIONS, check_asked
+
+    options = {name: getattr(args, name) for name in ("patience", *OPTIONS)}
+    check_asked(
+        args.how,
+        options,
+        tasks=len(args.task),
+        starts=len(args.start or ()),
+        new_net=args.net is not None or bool(args.args),
+    )
+    need_tasks(args.task, args.data)
+    if args.start:
+        need_parts(args.start, args.shelf)
+    from dovetail.flows.train import train  # torch loads here
 
     outcome = train(
         args.task,
@@ -237,7 +251,6 @@ def run(args: argparse.Namespace) -> int:
         shelf=args.shelf,
         data=args.data,
         seed=args.seed,
-        patience=args.patience,
-        **{name: getattr(args, name) for name in OPTIONS},
+        **options,
     )
     return common.show(outcome, args) if outcome.view else 0  # only one of several processes shows

@@ -6,10 +6,9 @@ The weights stay what packing made of them; what was rounded away does not come 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from dovetail.cli import common
-from dovetail.cli.pack import one_or_all, refuse
+from dovetail.cli.pack import need_source, one_or_all, refuse
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -36,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--to",
-        type=Path,
+        type=common.path,
         metavar="PATH",
         help="folder or file to write; with --all a shelf (default: beside the source)",
     )
@@ -55,11 +54,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Unpack one thing, or a shelf."""
-    from dovetail.flows.unpack import unpack, unpack_all
-
     one_or_all(args, "unpack")
     if args.all_parts:
         refuse(args, ("name", "replace", "most_gigabytes"), "cannot be used with --all")
+    need_source(args)
+    from dovetail.flows.unpack import unpack, unpack_all  # torch loads here
+
+    if args.all_parts:
         return common.show(unpack_all(to=args.to, shelf=args.shelf), args)
     outcome = unpack(
         args.part,

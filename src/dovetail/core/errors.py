@@ -7,11 +7,13 @@ the builtin a caller would expect.  A message says what is wrong, every reason, 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import ClassVar
 
 from dovetail.core.words import harmless, one_line, shortened
+
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import ClassVar
 
 __all__ = [
     "ContractError",
@@ -168,6 +170,8 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
     >>> nearest("x", ["layer1", "head"])
     '; there is layer1, head'
     """
+    from difflib import get_close_matches
+
     # Nobody mistypes hundreds of letters, and comparing that many is slow.
     known = [shortened(one_line(one), 80) for one in known]
     close = get_close_matches(name, known, n=most, cutoff=0.5) if len(name) <= 200 else []

@@ -6,28 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.core.errors import DovetailError
-from dovetail.core.views import Block, Cell, Table, Text
+from dovetail.core.views import Block, Table, Text
 from dovetail.flows.outcome import Outcome
 from dovetail.tasks.builtin import data_folders
 from dovetail.tasks.catalogue import CATALOGUE, Way
 from dovetail.tasks.fetch import get_data, is_right, known_data
+from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, table
 
 __all__ = ["get", "ls"]
 
 
 def ls(*, data: str | Path | None = None) -> Outcome:
     """Every known data set, and where it is; what is there is read and compared."""
-    rows: list[tuple[Cell, ...]] = [("digits", "handwritten digits", 1797, "bundled")]
-    there: dict[str, str | None] = {"digits": "bundled"}
+    there: dict[str, str | None] = {BUNDLED: "bundled"}
     for name, known in CATALOGUE.items():
         ours = [folder / name for folder in data_folders(None if data is None else Path(data))]
         places = (*ours, *map(Path, known.elsewhere))
-        where = next((str(place) for place in places if is_right(known, place)), None)
-        there[name] = where
-        rows.append((name, known.title, known.train + known.test, where))
-    table = Table(("name", "what", "images", "where"), tuple(rows))
-    hint = Text("Get one with 'dovetail data get NAME'.", style="note")
-    return Outcome((table, hint), {"there": there})
+        there[name] = next((str(place) for place in places if is_right(known, place)), None)
+    view = (Table(COLUMNS, table(there)), Text(HINT, style="note"))
+    return Outcome(view, {"there": there})
 
 
 def get(names: Sequence[str], *, data: str | Path | None = None, way: Way | None = None) -> Outcome:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dovetail.core.errors import ShelfError
-from dovetail.parts.disk import is_part_folder
-from dovetail.parts.part import Part, from_pretrained
+from dovetail.parts.facts import is_part_folder
+from dovetail.shelf.places import HALVES
 from dovetail.shelf.store import Shelf
+
+if TYPE_CHECKING:
+    from dovetail.parts.part import Part
 
 __all__ = ["FRONTS", "HEADS", "find_half", "find_part", "name_of", "own_head", "stem_of"]
 
-FRONTS, HEADS = (".front",), (".head", ".back")
+FRONTS, HEADS = HALVES["front"], HALVES["head"]
 """How the halves of a network are called behind its name."""
 
 
 def find_part(ref: str, shelf: str | Path) -> Part:
     """The part in a folder, or the one of that name on the shelf (``name`` or ``name@2``)."""
     if is_part_folder(Path(ref)):
+        from dovetail.parts.part import from_pretrained  # torch loads here
+
         return from_pretrained(ref)
     return Shelf(shelf, create=False).get(ref)
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError
+from dovetail.core.errors import ContractError, TaskError
+from dovetail.core.limits import need_least
 from dovetail.core.views import Table
 from dovetail.flows.locate import find_part
 from dovetail.flows.outcome import Outcome
@@ -37,8 +38,8 @@ def predict(
 ) -> Outcome:
     """Predictions for images, new rows of a table, an array file, or the test split of a task."""
     part = find_part(ref, shelf)
-    if most is not None and most < 1:
-        raise SettingsError(f"--most must be at least 1, got {most}")
+    if most is not None:
+        need_least("--most", most, 1)
     asked = _inputs(part, source, data, task_options or {})
     inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
     if part.contract.kind == "regression":

@@ -9,9 +9,6 @@ from dovetail.core.errors import SettingsError
 from dovetail.core.views import Text
 from dovetail.flows.locate import name_of
 from dovetail.flows.outcome import Outcome
-from dovetail.parts.adopting import PRETRAINED, adopt
-from dovetail.parts.part import from_pretrained
-from dovetail.shelf import hub
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
 
@@ -49,6 +46,9 @@ def add(
 
     A name in :data:`PRETRAINED` brings its released weights; ``args`` are its builder's.
     """
+    from dovetail.parts.adopting import PRETRAINED, adopt
+    from dovetail.parts.part import from_pretrained
+
     if source in PRETRAINED and not Path(source).exists():
         part = adopt(source, args=args or {})
     elif args:
@@ -79,6 +79,8 @@ def verify(ref: str | None = None, *, sweep: bool = False, shelf: str | Path = "
 
 def push(ref: str, repo_id: str, *, public: bool = False, shelf: str | Path = "shelf") -> Outcome:
     """Send a part on the shelf to a repository of the hub."""
+    from dovetail.shelf import hub
+
     address = hub.push(ref, repo_id, shelf=shelf, private=not public)
     return Outcome((Text(f"{ref} is at {address}"),), {"ref": ref, "address": address})
 
@@ -92,6 +94,8 @@ def pull(
     shelf: str | Path = "shelf",
 ) -> Outcome:
     """Fetch the part in a repository of the hub and put it on the shelf, after checking it."""
+    from dovetail.shelf import hub
+
     name = check_name(name or name_of(repo_id))
     part = hub.pull(repo_id, revision=revision)
     entry = Shelf(shelf).add(part, name, tags=tags or ())

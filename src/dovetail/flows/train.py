@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import Record, slug
 from dovetail.core.views import Text
 from dovetail.dist.group import rank_and_size, under_torchrun
@@ -19,6 +19,17 @@ from dovetail.flows.shelving import also, need_test, notes_of, shelve, with_meas
 from dovetail.flows.train_closed_form import network_asked, solve
 from dovetail.flows.train_many import train_compatible
 from dovetail.flows.train_self import train_self_supervised
+from dovetail.flows.train_ways import (
+    CLOSED,
+    COMPATIBLE,
+    MODULAR,
+    OPTIONS,
+    SELF,
+    SWITCHES,
+    WAYS,
+    WHOLE,
+    check_asked,
+)
 from dovetail.parts.part import Part
 from dovetail.running.evaluate import Evaluation, evaluate
 from dovetail.shelf.names import check_name
@@ -30,51 +41,10 @@ from dovetail.train.fit import Fit
 from dovetail.train.modular import modular
 from dovetail.train.snapshots import Snapshots
 
-__all__ = ["OPTIONS", "WAYS", "train"]
+__all__ = ["OPTIONS", "SWITCHES", "WAYS", "train"]
 
-HOW: dict[str, Callable[..., Fit]] = {"end-to-end": end_to_end, "modular": modular}
+HOW: dict[str, Callable[..., Fit]] = {WHOLE: end_to_end, MODULAR: modular}
 """Ways to train one network for the labels of one task, by name."""
-
-WAYS = (*HOW, "self-supervised", "compatible", "closed-form")
-"""All ways to train."""
-
-_WHOLE, _MODULAR, _SELF, _COMPATIBLE, _CLOSED = WAYS
-
-OPTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            *("epochs", "batch_size", "optimiser", "lr", "weight_decay", "schedule", "clip"),
-            *("augment", "device", "resume", "checkpoint_seconds"),
-        ),
-        (_WHOLE, _MODULAR, _SELF, _COMPATIBLE),  # all that go step by step
-    ),
-    **dict.fromkeys(
-        (
-            *("objective", "labels_per_class", "supervision", "pairs"),
-            *("head_loss", "head_epochs", "modules"),
-        ),
-        (_MODULAR,),
-    ),
-    **dict.fromkeys(
-        ("by", "scheme", "channels", "auxiliary", "common", "project_conflicts"), (_COMPATIBLE,)
-    ),
-    **dict.fromkeys(
-        (
-            *("projection", "tries", "ridge", "solver", "target_scale", "label_weight", "ema"),
-            *("rank", "precision"),
-        ),
-        (_CLOSED,),
-    ),
-    "at": (_MODULAR, _SELF, _COMPATIBLE),
-    "pretext": (_SELF, _COMPATIBLE),
-    "keep_epochs": tuple(HOW),
-    "average_every": (_WHOLE,),
-    "extra_bits": (_WHOLE,),
-}
-"""Options that only some ways to train have."""
-
-SWITCHES = ("modules", "project_conflicts")
-"""Those of them that are off unless said, and say nothing while they are."""
 
 
 def train(
@@ -102,29 +72,23 @@ def train(
     """
     sources = [source] if isinstance(source, str) else list(source)
     starts = [start] if isinstance(start, str) else list(start or ())
-    if starts and (net is not None or args):
-        raise SettingsError("a run from a part keeps its network; leave out --net and --set")
-    if how not in WAYS:
-        raise SettingsError(f"unknown way to train {how!r}{nearest(how, WAYS)}")
-    options = {key: value for key, value in options.items() if _said(key, value)}
-    _refuse_stray_options(how, options)
+    options = check_asked(
+        how,
+        options,
+        tasks=len(sources),
+        starts=len(starts),
+        new_net=net is not None or bool(args),
+    )
     about: dict[str, Any] = {
         **{"net": net or "lenet5", "args": args, "name": name, "shelf": shelf},
         **{"data": data, "task_options": task_options},
     }
-    if how == _CLOSED:
-        if len(sources) != 1 or starts:
-            raise SettingsError("--how closed-form fits one new network to one task")
+    if how == CLOSED:
         return _solve_one(sources[0], **{**about, "net": net}, **options)
-    if how == _COMPATIBLE:
+    if how == COMPATIBLE:
         return train_compatible(sources, starts=starts, **about, **options)
-    if len(sources) != 1 or len(starts) > 1:
-        what = "tasks" if len(sources) != 1 else "parts to start from"
-        raise SettingsError(
-            f"--how {how} trains one network on one task; several {what} are for --how compatible"
-        )
     begin = starts[0] if starts else None
-    if how == _SELF:
+    if how == SELF:
         return train_self_supervised(sources[0], start=begin, **about, **options)
     with under_torchrun() if "average_every" in options else nullcontext():
         return _train_one(sources[0], how=how, start=begin, **about, **_packing(options))
@@ -291,20 +255,6 @@ def _packing(options: dict[str, Any]) -> dict[str, Any]:
         )
     rest = {name: value for name, value in options.items() if name != "extra_bits"}
     return rest | {"packing": {"extra_bits": options["extra_bits"]}}
-
-
-def _said(name: str, value: Any) -> bool:
-    """Whether an option was chosen; a switch that is off was not."""
-    return value is not None and not (value is False and name in SWITCHES)
-
-
-def _refuse_stray_options(how: str, options: dict[str, Any]) -> None:
-    for name, ways in OPTIONS.items():
-        if name in options and how not in ways:
-            *most, last = ways
-            owners = f"{', '.join(most)} or {last}" if most else last
-            flag = f"--{'no-' * (options[name] is False)}{name.replace('_', '-')}"
-            raise SettingsError(f"{flag} is an option of --how {owners}, not of --how {how}")
 
 
 def _pieces(fit: Fit) -> dict[str, Part]:

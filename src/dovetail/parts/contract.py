@@ -11,13 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from dovetail.core.errors import ContractError, shown
 
 __all__ = ["Contract", "Port", "Preprocess", "shown_shape"]
 
 Shape = tuple[int | None, ...]
+
+_DTYPES = frozenset(
+    (
+        *("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool"),
+        *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
+    )
+)
+"""The dtypes that most ports have; of others torch is asked, which takes long to load."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Port:
     space: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+        if self.dtype not in _DTYPES and not _is_torch_dtype(self.dtype):
             raise ContractError(f"unknown dtype {shown(self.dtype)}")
         if any(axis is not None and axis < 0 for axis in self.shape or ()):
             raise ContractError(f"no tensor has the shape {shown(self.shape)}")
@@ -159,6 +165,12 @@ def shown_shape(shape: Shape | None) -> str:
 def _shown_port(port: Port) -> str:
     after = "" if port.activation == "identity" else f" after {port.activation}"
     return f"{shown_shape(port.shape)}{after}" + (f" in {port.space}" if port.space else "")
+
+
+def _is_torch_dtype(name: str) -> bool:
+    import torch
+
+    return isinstance(getattr(torch, name, None), torch.dtype)
 
 
 def _named(space: str | None) -> str:

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import FormatError, first_line
 from dovetail.parts.contract import Contract, Port, shown_shape
+from dovetail.parts.facts import MOST_OF_PROBE
 from dovetail.parts.modes import evaluating
 from dovetail.parts.weights import check_header, dtype_name
 
 __all__ = ["agrees", "record"]
-
-MOST_BYTES = 128 << 20
-"""Of a probe's file; a part whose inputs and outputs are larger has none."""
 
 
 def record(module: nn.Module, contract: Contract) -> dict[str, Tensor]:
@@ -41,7 +39,7 @@ def record(module: nn.Module, contract: Contract) -> dict[str, Tensor]:
         ) from None
     if not all(isinstance(output, Tensor) for output in outputs):
         return {}
-    if sum(value.nbytes for value in (*inputs, *outputs)) > MOST_BYTES - (1 << 20):  # its header
+    if sum(value.nbytes for value in (*inputs, *outputs)) > MOST_OF_PROBE - (1 << 20):  # its header
         return {}
     named = {f"input.{i}": x for i, x in enumerate(inputs)}
     return named | {f"output.{i}": y.clone().contiguous() for i, y in enumerate(outputs)}

@@ -10,16 +10,13 @@ a direction of its weights to what another recipe builds::
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal
 
 from dovetail.core.errors import FormatError, RecipeError, nearest, shown
 from dovetail.core.plain import from_plain, to_plain
-from dovetail.parts.builders import find_builder
-from dovetail.parts.linearised import Linearised
-from dovetail.parts.norms import with_batch_statistics
-from dovetail.parts.splitting import Chain, split
+
+if TYPE_CHECKING:  # to read a recipe needs no torch, and a shelf is listed without it
+    from torch import nn
 
 __all__ = [
     "Adapter",
@@ -158,6 +155,8 @@ def read_recipe(value: Any, where: str = "recipe", *, check: bool = True) -> Rec
 
 def check_recipe(recipe: Recipe) -> None:
     """Refuse unknown builders and arguments that a builder does not take."""
+    from dovetail.parts.builders import find_builder
+
     match recipe:
         case Build():
             find_builder(recipe.build).arguments(recipe.args)
@@ -183,6 +182,12 @@ def rebuild(recipe: Recipe) -> nn.Module:
       (head): Linear(in_features=8, out_features=10, bias=True)
     )
     """
+    from torch import nn
+
+    from dovetail.parts.builders import find_builder
+    from dovetail.parts.linearised import Linearised
+    from dovetail.parts.splitting import split
+
     match recipe:
         case Build():
             return find_builder(recipe.build).build(recipe.args)
@@ -226,6 +231,9 @@ def in_words(recipe: Recipe) -> str:
 
 def chain_modules(modules: list[nn.Module], norms: Literal["stored", "batch"]) -> nn.Module:
     """The modules as one, tensors shared; batch norms as ``norms`` says."""
+    from dovetail.parts.norms import with_batch_statistics
+    from dovetail.parts.splitting import Chain
+
     joined = Chain(*modules)
     joined.training = modules[0].training  # of this link alone: the children are the caller's
     return with_batch_statistics(joined) if norms == "batch" else joined

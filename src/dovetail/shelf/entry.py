@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from safetensors import SafetensorError
+from typing import TYPE_CHECKING
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
 from dovetail.parts.contract import Contract
-from dovetail.parts.disk import read_facts
+from dovetail.parts.facts import read_facts
 from dovetail.parts.origin import Origin
-from dovetail.parts.part import Part
 from dovetail.parts.recipe import Recipe, in_words
 from dovetail.shelf.names import Reference
 from dovetail.shelf.notes import Note, read_note
+
+if TYPE_CHECKING:
+    from dovetail.parts.part import Part
 
 __all__ = ["Entry", "read_entry"]
 
@@ -61,6 +62,10 @@ class Entry:
             FormatError: it is damaged or gone; the message names the folder.
             RecipeError: it needs a builder that is not registered here.
         """
+        from safetensors import SafetensorError
+
+        from dovetail.parts.part import Part  # torch loads here, so that a list needs none
+
         try:
             return Part.from_pretrained(self.folder, verify=verify)
         except RecipeError as error:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dovetail.core.errors import ShelfError
-from dovetail.shelf.index import names
 from dovetail.shelf.locks import locked
 from dovetail.shelf.names import check_name
+from dovetail.shelf.places import names
 
 __all__ = ["Homes"]
 

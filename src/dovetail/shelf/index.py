@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.core.errors import DovetailError, ShelfError
+from dovetail.core.errors import DovetailError
 from dovetail.core.files import read_plain, write_whole
 from dovetail.core.plain import from_plain, to_plain
 from dovetail.parts.contract import Contract
 from dovetail.parts.origin import Origin
 from dovetail.parts.recipe import Recipe, read_recipe
 from dovetail.shelf.entry import Entry, read_entry
-from dovetail.shelf.names import Reference, is_name, version_of
-from dovetail.shelf.notes import SUFFIX
+from dovetail.shelf.names import Reference
+from dovetail.shelf.places import names, refused, versions
+from dovetail.shelf.places import stamp as _stamp
 
-__all__ = ["Index", "Slot", "is_gone", "names", "slots"]
+__all__ = ["Index", "Slot", "is_gone", "slots"]
 
 FILE = ".index.json"
 _MOST_BYTES = 1 << 30
@@ -84,7 +85,7 @@ class Index:
         fresh = False
         with _collector_paused():
             for slot in places:
-                key, stamp = slot.ref, _stamp(slot.folder)
+                key, stamp = slot.ref, _stamp(str(slot.folder))
                 known = self._memory.get(key)
                 if known is None or known[0] != stamp:
                     stored = self._stored() if stored is None else stored
@@ -185,11 +186,6 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def names(folder: Path) -> list[str]:
-    """The folders that may hold versions, whether they do or not."""
-    return sorted(filter(is_name, _folders(folder)))
-
-
 def slots(folder: Path, name: str | None = None) -> list[Slot]:
     """Every place on the shelf where a part is or claims to be, by name and version.
 
@@ -201,11 +197,11 @@ def slots(folder: Path, name: str | None = None) -> list[Slot]:
     try:
         every = names(folder) if name is None else [name]
     except OSError as error:
-        raise ShelfError(f"cannot read the shelf {folder}: {error.strerror or error}") from None
+        raise refused("read", folder, error) from None
     return [
         Slot(each, number, Path(f"{folder}/{each}/{number}" if number else f"{folder}/{each}"))
         for each in every
-        for number in _versions(f"{folder}/{each}")
+        for number in _versions(folder, each)
     ]
 
 
@@ -222,32 +218,11 @@ def is_gone(path: Path) -> bool:
     return False
 
 
-def _versions(home: str) -> list[int]:
+def _versions(folder: Path, name: str) -> list[int]:
     try:
-        return sorted(filter(None, map(version_of, _folders(home))))
+        return versions(folder, name)
     except OSError:
         return [0]  # closed, and no reason to show nothing of the other names
-
-
-def _folders(folder: Path | str) -> list[str]:
-    try:
-        with os.scandir(folder) as items:
-            return [item.name for item in items if item.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-
-
-def _stamp(folder: Path) -> Stamp:
-    path = str(folder)
-    return f"{_stat(path + '/manifest.json')} {_stat(path + '/config.json')} {_stat(path + SUFFIX)}"
-
-
-def _stat(path: str) -> str:
-    try:
-        facts = os.lstat(path)
-    except OSError:
-        return "-"
-    return f"{facts.st_ino}:{facts.st_mtime_ns}:{facts.st_size}"
 
 
 def _from_row(stored: _Stored, slot: Slot, stamp: Stamp, row: Any) -> Entry | None:

@@ -12,6 +12,7 @@ from dovetail.core.views import Table, Text, View
 from dovetail.parts.contract import Contract, Port, shown_shape
 from dovetail.parts.origin import Origin
 from dovetail.shelf.entry import Entry
+from dovetail.shelf.glance import emptiness
 from dovetail.shelf.lineage import Ancestor, Lineage, family_view
 
 __all__ = ["PartCard", "ShelfList", "ShelfRow", "card_of", "list_of", "shown_bytes"]
@@ -55,8 +56,8 @@ class ShelfList(Record, kind="shelf-list"):
     def view(self) -> View:
         """One table, and a warning for what is damaged."""
         if not self.rows:
-            found = "is empty" if self.complete else "has no such part"
-            return (Text(f"The shelf {self.shelf!r} {found}."),)
+            nothing = f"The shelf {self.shelf!r} has no such part."
+            return (Text(emptiness(self.shelf) if self.complete else nothing),)
         columns: tuple[str, ...] = (
             *("part", "what", "takes → gives", "space", "classes", "task"),
             *("accuracy", "size", "added", "tags"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections import namedtuple
 
 from dovetail.core.errors import ShelfError, shown
+
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Reference", "check_name", "check_tags", "is_name", "read_reference", "version_of"]
 
@@ -20,15 +23,16 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
-class Reference(NamedTuple):
+class Reference(namedtuple("Reference", ("name", "version"), defaults=(None,))):
     """A name, and a version unless the latest is meant.
 
     >>> str(Reference("lenet", 2)), str(Reference("lenet"))
     ('lenet@2', 'lenet')
     """
 
+    __slots__ = ()
     name: str
-    version: int | None = None
+    version: int | None
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name}@{self.version}"

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from torch import nn
-
-from dovetail.core.errors import FormatError, ShelfError, nearest
+from dovetail.core.errors import FormatError, ShelfError
 from dovetail.core.files import HIDDEN
 from dovetail.core.plain import to_plain
 from dovetail.parts.contract import Contract
-from dovetail.parts.part import Part, as_part
-from dovetail.parts.weights import digest_of
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.fits import MeasuredFit, keep, kept, neighbours
 from dovetail.shelf.homes import Homes
@@ -30,19 +26,24 @@ from dovetail.shelf.listing import PartCard, ShelfList, card_of, list_of
 from dovetail.shelf.names import check_tags, read_reference
 from dovetail.shelf.notes import Note, now
 from dovetail.shelf.paths import End, Route, find_route
+from dovetail.shelf.places import choose, need_folder, refused
 from dovetail.shelf.search import Query, Sizes, ranked
-from dovetail.shelf.verify import ShelfCheck, check_shelf
 from dovetail.shelf.writing import (
     DAY,
     add_tags,
     put,
-    refused,
     sweep,
     sweep_near,
     take_back,
     take_name,
     take_version,
 )
+
+if TYPE_CHECKING:  # a shelf is listed without torch
+    from torch import nn
+
+    from dovetail.parts.part import Part
+    from dovetail.shelf.verify import ShelfCheck
 
 __all__ = ["Shelf"]
 
@@ -67,18 +68,14 @@ class Shelf:
 
     def __init__(self, folder: str | Path, *, create: bool = True) -> None:
         self.folder = Path(folder)
-        try:
-            if create:
+        if create:
+            try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-            missing = not self.folder.exists()
-        except OSError as error:
-            if not isinstance(error, FileExistsError | NotADirectoryError):
+            except (FileExistsError, NotADirectoryError):
+                raise ShelfError(f"{self.folder} is not a folder; a shelf is") from None
+            except OSError as error:
                 raise refused("make", self.folder, error) from None
-            raise ShelfError(f"{self.folder} is not a folder; a shelf is") from None
-        if missing:
-            raise ShelfError(f"there is no shelf {self.folder}; `dovetail shelf add` creates one")
-        if not self.folder.is_dir():
-            raise ShelfError(f"{self.folder} is not a folder; a shelf is")
+        need_folder(self.folder)
         self._index, self._homes = Index(self.folder), Homes(self.folder)
 
     def add(self, part: Part | nn.Module, name: str, *, tags: Iterable[str] = ()) -> Entry:
@@ -92,7 +89,7 @@ class Shelf:
             ShelfError: the name is not allowed, or the shelf cannot be written to.
             FormatError: the part has no recipe, so nothing could rebuild it.
         """
-        part, tags = as_part(part), check_tags(tags)
+        part, tags = _as_part(part), check_tags(tags)
         same = _same_as(part)
         try:
             home = self._homes.open(name)
@@ -138,16 +135,7 @@ class Shelf:
         """What the shelf says of a part, without loading it."""
         wanted = read_reference(ref.ref if isinstance(ref, Entry) else ref)
         found = {entry.version: entry for entry in self._index.entries(wanted.name)}
-        if not found:
-            known = nearest(wanted.name, dict.fromkeys(slot.name for slot in slots(self.folder)))
-            raise ShelfError(
-                f"no part {wanted.name!r} on the shelf {self.folder}{known or ', which is empty'}"
-            )
-        version = max(found) if wanted.version is None else wanted.version
-        if version not in found:
-            listed = ", ".join(map(str, found))
-            raise ShelfError(f"{wanted.name!r} has no version {version}; there is {listed}")
-        return found[version]
+        return found[choose(wanted, found, self.folder)]
 
     def entries(self) -> list[Entry]:
         """All versions of all parts, by name and version, damaged ones included."""
@@ -280,6 +268,8 @@ class Shelf:
         >>> Shelf(tempfile.mkdtemp()).verify().ok
         True
         """
+        from dovetail.shelf.verify import check_shelf
+
         return check_shelf(self.folder, None if ref is None else self.entry(ref))
 
     def check_writable(self) -> None:
@@ -324,14 +314,14 @@ class Shelf:
         if isinstance(thing, Contract):
             return thing
         known = self.entry(thing) if isinstance(thing, str) else thing
-        return known.contract if isinstance(known, Entry) else as_part(known).contract
+        return known.contract if isinstance(known, Entry) else _as_part(known).contract
 
     def _measured_with(self, thing: Part | nn.Module | Contract | Entry | str) -> dict[str, float]:
         """By digest, the best accuracy that was measured of other parts right beside this one."""
         if isinstance(thing, Contract):
             return {}
         known = self.entry(thing) if isinstance(thing, str) else thing
-        digest = known.digest if isinstance(known, Entry) else as_part(known).digest
+        digest = known.digest if isinstance(known, Entry) else _as_part(known).digest
         return {other: fit.accuracy for other, fit in neighbours(self.fits(), digest).items()}
 
     def _end(self, thing: Part | Entry | str) -> End:
@@ -340,12 +330,14 @@ class Shelf:
             if entry.problem is not None:
                 raise ShelfError(f"{entry.ref!r} is damaged: {entry.problem}")
             return End(entry.ref, entry.contract, entry.digest)
-        part = as_part(thing)
+        part = _as_part(thing)
         return End(part.described, part.contract, part.digest)
 
 
 def _same_as(part: Part) -> Callable[[Entry], bool]:
     """Whether an entry is this very part: in weights, contract, recipe and origin."""
+    from dovetail.parts.weights import digest_of
+
     digest = digest_of(part.module)
     # As they are on disk, where a tuple and a list are one.
     recipe, origin = to_plain(part.recipe), to_plain(part.origin)
@@ -353,3 +345,9 @@ def _same_as(part: Part) -> Callable[[Entry], bool]:
         (entry.digest, entry.contract) == (digest, part.contract)
         and (to_plain(entry.recipe), to_plain(entry.origin)) == (recipe, origin)
     )
+
+
+def _as_part(thing: Part | nn.Module) -> Part:
+    from dovetail.parts.part import as_part  # torch loads here
+
+    return as_part(thing)

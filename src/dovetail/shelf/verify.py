@@ -14,6 +14,7 @@ from dovetail.core.plain import dumps, read_json
 from dovetail.core.records import Record
 from dovetail.core.views import Table, Text, View
 from dovetail.parts import disk
+from dovetail.shelf import glance
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.fits import FOLDER, check_fit, fit_files
 from dovetail.shelf.index import FILE, Slot, is_gone, slots
@@ -187,7 +188,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
             yield from ((path, path in ours) for path in _items(top))
             continue
         if top.is_symlink() or not top.is_dir() or not is_name(top.name):
-            yield top, top.name == FILE
+            yield top, top.name in (FILE, glance.FILE)
             continue
         for item in _items(top):
             if item.is_symlink() or version_of(item.name.removesuffix(SUFFIX)) is None:

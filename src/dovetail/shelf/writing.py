@@ -15,19 +15,22 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dovetail.core.errors import FormatError, ShelfError
 from dovetail.core.files import HIDDEN
-from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry, read_entry
 from dovetail.shelf.locks import locked
 from dovetail.shelf.notes import Note, claim, note_path, now, with_tags, write_note
+from dovetail.shelf.places import refused
+
+if TYPE_CHECKING:
+    from dovetail.parts.part import Part
 
 __all__ = [
     "add_tags",
     "put",
-    "refused",
     "sweep",
     "sweep_near",
     "take_back",
@@ -162,15 +165,6 @@ def _swept(paths: Iterable[Path], older_than: float) -> int:
                 path.unlink()
             swept += 1
     return swept
-
-
-def refused(what: str, folder: Path, error: OSError) -> ShelfError:
-    """The error for what the file system does not allow.
-
-    >>> refused("write to", Path("shelf"), PermissionError(13, "Permission denied"))
-    ShelfError('cannot write to the shelf shelf: Permission denied')
-    """
-    return ShelfError(f"cannot {what} the shelf {folder}: {error.strerror or error}")
 
 
 def _place(hidden: Path, home: Path, note: Note, twin: Callable[[], Entry | None]) -> Entry:

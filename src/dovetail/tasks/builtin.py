@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.core.errors import TaskError, nearest
+from dovetail.core.errors import TaskError
 from dovetail.tasks.catalogue import CATALOGUE, DataSet
 from dovetail.tasks.data_files import open_data
 from dovetail.tasks.datasets import is_dataset, read_dataset
 from dovetail.tasks.decode import TENSORS, read_tensors
 from dovetail.tasks.image_folder import read_image_folder
 from dovetail.tasks.image_scan import has_images
+from dovetail.tasks.known import BUNDLED, folders, not_here, unknown_task
 from dovetail.tasks.readers import find_idx, read_idx_folder, read_npz
 from dovetail.tasks.spelling import base_of, changes_of, derived_by_name
 from dovetail.tasks.tables import read_table
@@ -74,7 +75,7 @@ def load_task(
         ) from None
     if name in names():
         _refuse_options(repr(name), options, ())
-        if name == "digits":
+        if name == BUNDLED:
             return _digits(seed)
         return _named(CATALOGUE[name], None if data is None else Path(data), seed)
     path = _path(name)
@@ -91,11 +92,7 @@ def load_task(
     if base is not None and (base in names() or _path(base).exists()):
         changes_of(name)  # refuse a word nobody knows before reading what may be large
         return derived_by_name(load_task(base, data=data, seed=seed, **options), name, seed)
-    if path.suffix or len(path.parts) > 1:
-        raise TaskError(f"{path}: no such file or folder")
-    if "/" in name or "\\" in name:
-        raise TaskError(f"{name}: no such file or folder")
-    raise TaskError(f"unknown task {name!r}{nearest(base or name, names())}")
+    raise unknown_task(name, base)
 
 
 def names() -> tuple[str, ...]:
@@ -104,7 +101,7 @@ def names() -> tuple[str, ...]:
     >>> names()
     ('digits', 'mnist', 'fashion-mnist', 'cifar10')
     """
-    return "digits", *CATALOGUE
+    return BUNDLED, *CATALOGUE
 
 
 def data_folders(data: Path | None = None) -> tuple[Path, ...]:
@@ -113,11 +110,7 @@ def data_folders(data: Path | None = None) -> tuple[Path, ...]:
     >>> data_folders(Path("here"))
     (PosixPath('here'),)
     """
-    if data is not None:
-        return (data.expanduser(),)
-    if told := os.environ.get("DOVETAIL_DATA"):
-        return (Path(told).expanduser(),)
-    return Path("data"), Path("~/.local/share/dovetail").expanduser()
+    return tuple(map(Path, folders(data)))
 
 
 def _path(name: str) -> Path:
@@ -152,12 +145,7 @@ def _named(known: DataSet, data: Path | None, seed: int) -> Task:
             return Task(
                 images, labels, name=known.name, classes=known.classes, split=split, seed=seed
             )
-    looked = ", ".join(str(folder) for folder in (*ours, *known.elsewhere))
-    into = "" if data is None else f" --data {data}"
-    raise TaskError(
-        f"{known.name!r} is not here (looked in {looked}): run "
-        f"`dovetail data get {known.name}{into}`"
-    )
+    raise not_here(known.name, (*ours, *known.elsewhere), data)
 
 
 def _refuse_options(what: str, given: dict[str, Any], taken: tuple[str, ...]) -> None:

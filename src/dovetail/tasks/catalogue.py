@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.tasks.known import KNOWN
+
 __all__ = ["ARRAYS", "CATALOGUE", "DataSet", "Source", "Way"]
 
 ARRAYS = ("train images", "train labels", "test images", "test labels")
@@ -76,10 +78,8 @@ _BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 _MNIST = DataSet(
     name="mnist",
-    title="MNIST: handwritten digits",
+    **KNOWN["mnist"],
     classes=tuple("0123456789"),
-    train=60_000,
-    test=10_000,
     image=(28, 28),
     sums=(
         "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
@@ -98,7 +98,7 @@ _MNIST = DataSet(
 
 _FASHION = DataSet(
     name="fashion-mnist",
-    title="Fashion-MNIST: pictures of clothes",
+    **KNOWN["fashion-mnist"],
     classes=(
         "T-shirt/top",
         "Trouser",
@@ -111,8 +111,6 @@ _FASHION = DataSet(
         "Bag",
         "Ankle boot",
     ),
-    train=60_000,
-    test=10_000,
     image=(28, 28),
     sums=(
         "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
@@ -135,12 +133,11 @@ _FASHION = DataSet(
             ),
         ),
     ),
-    elsewhere=("/usr/share/datasets/fashion-mnist",),
 )
 
 _CIFAR10 = DataSet(
     name="cifar10",
-    title="CIFAR-10: small colour photographs",
+    **KNOWN["cifar10"],
     classes=(
         "airplane",
         "automobile",
@@ -153,8 +150,6 @@ _CIFAR10 = DataSet(
         "ship",
         "truck",
     ),
-    train=50_000,
-    test=10_000,
     image=(3, 32, 32),
     sums=(
         "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",

@@ -10,22 +10,16 @@ import re
 from collections.abc import Callable
 
 from dovetail.core.errors import TaskError, nearest, shown
-from dovetail.tasks.derive import (
-    blurred,
-    few,
-    grey,
-    inverted,
-    noisy,
-    only_classes,
-    resized,
-    rotated,
-    rotations,
-)
-from dovetail.tasks.task import Task
+
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dovetail.tasks.task import Task
 
 __all__ = ["Change", "base_of", "changes_of", "derived_by_name"]
 
-Change = Callable[[Task, int], Task]
+Change = Callable[["Task", int], "Task"]
 """What makes a task of a task; the number is a seed, for those that draw."""
 
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
@@ -33,16 +27,22 @@ _LAST = re.compile(r"(?s)(.+?)((?:~[^~\[\]/\\]+|\[[^\[\]]*\])+)")
 _EACH = re.compile(r"~([^~\[\]]+)|\[([^\[\]]*)\]")
 
 _WORDS: dict[str, tuple[str, Callable[..., Change]]] = {
-    "inverted": ("inverted", lambda: lambda task, _: inverted(task)),
-    "grey": ("grey", lambda: lambda task, _: grey(task)),
-    "rotations": ("rotations", lambda: lambda task, _: rotations(task)),
-    "rot90": (f"rot{_NUMBER}", lambda degrees: lambda task, _: rotated(task, float(degrees))),
-    "blur1": (f"blur{_NUMBER}", lambda sigma: lambda task, _: blurred(task, float(sigma))),
-    "noise0.2": (f"noise{_NUMBER}", lambda std: lambda task, seed: noisy(task, float(std), seed)),
-    "5shot": (r"(\d{1,9})shot", lambda count: lambda task, seed: few(task, int(count), seed)),
+    "inverted": ("inverted", lambda: lambda task, _: _made("inverted", task)),
+    "grey": ("grey", lambda: lambda task, _: _made("grey", task)),
+    "rotations": ("rotations", lambda: lambda task, _: _made("rotations", task)),
+    "rot90": (f"rot{_NUMBER}", lambda by: lambda task, _: _made("rotated", task, float(by))),
+    "blur1": (f"blur{_NUMBER}", lambda by: lambda task, _: _made("blurred", task, float(by))),
+    "noise0.2": (
+        f"noise{_NUMBER}",
+        lambda std: lambda task, seed: _made("noisy", task, float(std), seed),
+    ),
+    "5shot": (
+        r"(\d{1,9})shot",
+        lambda count: lambda task, seed: _made("few", task, int(count), seed),
+    ),
     "16x16": (
         r"(\d{1,5})x(\d{1,5})",
-        lambda height, width: lambda task, _: resized(task, (int(height), int(width))),
+        lambda height, width: lambda task, _: _made("resized", task, (int(height), int(width))),
     ),
 }
 """By an example of each: its pattern, and what makes the change of the numbers in it."""
@@ -77,6 +77,7 @@ def derived_by_name(base: Task, name: str, seed: int = 0) -> Task:
     """The task that ``name`` asks for, from its base.
 
     >>> import torch
+    >>> from dovetail.tasks.task import Task
     >>> bars = Task(torch.rand(30, 1, 6, 4), ["a", "b", "c"] * 10, name="bars")
     >>> derived_by_name(bars, "bars[a,c]~rot90").name
     'bars[a,c]~rot90'
@@ -88,7 +89,14 @@ def derived_by_name(base: Task, name: str, seed: int = 0) -> Task:
 
 def _chosen(listed: str) -> Change:
     names = [name.strip() for name in listed.split(",")]
-    return lambda task, _: only_classes(task, names)
+    return lambda task, _: _made("only_classes", task, names)
+
+
+def _made(how: str, task: Task, *settings: Any) -> Task:
+    from dovetail.tasks import derive  # torch loads here, so that a name is refused without it
+
+    made: Task = getattr(derive, how)(task, *settings)
+    return made
 
 
 def _change(word: str, name: str) -> Change:

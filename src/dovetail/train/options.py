@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dovetail.core.errors import SettingsError
+from dovetail.core.limits import check_loop
 
 __all__ = ["LoopOptions", "Moment", "Options", "named"]
 
@@ -86,21 +86,7 @@ class Options:
     show: bool | None = None
 
     def __post_init__(self) -> None:
-        least = {"epochs": 1, "batch_size": 1, "patience": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is None and name == "patience":
-                continue
-            if not isinstance(value, int):
-                raise SettingsError(f"{name} must be a whole number, got {value!r}")
-            if value < bound:
-                raise SettingsError(f"{name} must be at least {bound}, got {value}")
-        for name in ("lr", "momentum", "weight_decay", "checkpoint_seconds"):
-            value = getattr(self, name)
-            if not (isinstance(value, float | int) and 0 <= value < float("inf")):
-                raise SettingsError(f"{name} must be a number of at least 0, got {value}")
-        if self.clip is not None and not (isinstance(self.clip, float | int) and self.clip > 0):
-            raise SettingsError(f"clip must be a length above 0, got {self.clip}")
+        check_loop(vars(self))
 
     def described(self) -> dict[str, Any]:
         """The options that decide the outcome, as JSON values."""

@@ -1,0 +1,91 @@
+"""Parsers that cost nothing until they are asked for.
+
+A command line that is listed, misspelt or asked for help is answered in little more than Python's
+own start, so no command's module is imported, and no action's arguments are made, before the user
+has named it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from dovetail.core.words import harmless
+
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+__all__ = ["Help", "Parser", "Branch", "branches"]
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, which argparse would import much to find out.
+
+    >>> parser = argparse.ArgumentParser("cut", formatter_class=Help)
+    >>> parser.format_usage()
+    'usage: cut [-h]\\n'
+    """
+
+    def __init__(self, prog: str, **about: Any) -> None:
+        super().__init__(prog, **{"width": _columns() - 2, **about})
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line, as all of dovetail's."""
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__(**{"formatter_class": Help, **about})
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is, and leave with 2."""
+        self.exit(2, f"dovetail: {harmless(message)}; see '{self.prog} --help'\n")
+
+
+class Branch(Parser):
+    """The parser of one command or action, which comes to be when it is asked to parse.
+
+    ``fill`` adds its arguments.
+    """
+
+    def __init__(self, *, fill: Callable[[Parser], None], **about: Any) -> None:
+        self._later: tuple[Callable[[Parser], None], dict[str, Any]] | None = (fill, about)
+
+    def parse_known_args(self, *words: Any, **into: Any) -> Any:
+        """Come to be, and parse."""
+        if self._later is not None:
+            fill, about = self._later
+            self._later = None
+            super().__init__(**about)
+            fill(self)
+        return super().parse_known_args(*words, **into)
+
+
+def branches(
+    parser: argparse.ArgumentParser, title: str, **about: Any
+) -> argparse._SubParsersAction[Branch]:
+    """A place for commands or actions, of which one must be named.
+
+    >>> parser = Parser(prog="shelf")
+    >>> actions = branches(parser, "actions", dest="action")
+    >>> _ = actions.add_parser("ls", help="list", fill=lambda ls: ls.set_defaults(wide=True))
+    >>> parser.parse_args(["ls"])
+    Namespace(action='ls', wide=True)
+    """
+    return parser.add_subparsers(
+        title=title,
+        metavar=title.removesuffix("s").upper(),
+        required=True,
+        prog=parser.prog,  # else argparse lays out a usage to find it
+        parser_class=Branch,
+        **about,
+    )
+
+
+def _columns() -> int:
+    try:
+        told = int(os.environ.get("COLUMNS") or 0)
+        return told if told > 0 else os.get_terminal_size().columns or 80
+    except (OSError, ValueError):  # no terminal, or no number
+        return 80

@@ -1,0 +1,135 @@
+"""Which parts there are, by the names of folders alone: no file is opened.
+
+Light on purpose, as the command line asks here before it loads torch.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from dovetail.core.errors import ShelfError, nearest
+from dovetail.shelf.names import is_name, read_reference, version_of
+
+TYPE_CHECKING = False  # typing's own costs a third of Python's start
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from dovetail.shelf.names import Reference
+
+__all__ = [
+    "HALVES",
+    "choose",
+    "folders",
+    "names",
+    "need_folder",
+    "need_part",
+    "refused",
+    "stamp",
+    "versions",
+]
+
+HALVES = {"front": (".front",), "head": (".head", ".back")}
+"""How the halves of a network are called behind its name."""
+
+
+def names(shelf: Path | str) -> list[str]:
+    """The folders that may hold versions, whether they do or not."""
+    return sorted(filter(is_name, folders(shelf)))
+
+
+def versions(shelf: Path | str, name: str) -> list[int]:
+    """The versions of a name, in order."""
+    return sorted(filter(None, map(version_of, folders(f"{shelf}/{name}"))))
+
+
+def need_folder(shelf: Path | str) -> None:
+    """Refuse what is no shelf.
+
+    >>> need_folder("no such folder")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.ShelfError: there is no shelf no such folder; `dovetail shelf add`...
+    """
+    try:
+        mode = os.stat(shelf).st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte
+        raise ShelfError(f"there is no shelf {shelf}; `dovetail shelf add` creates one") from None
+    except OSError as error:
+        raise refused("read", shelf, error) from None
+    if not stat.S_ISDIR(mode):
+        raise ShelfError(f"{shelf} is not a folder; a shelf is")
+
+
+def need_part(ref: str, shelf: Path | str, endings: Sequence[str] = ()) -> None:
+    """Refuse what is neither a part's folder nor ``name`` or ``name@version`` on the shelf.
+
+    With ``endings``, the name and one of them will do, too.
+    """
+    if os.path.isfile(f"{ref}/manifest.json"):
+        return
+    need_folder(shelf)
+    wanted = read_reference(ref)
+    try:
+        if not any(versions(shelf, ref + ending) for ending in endings):
+            choose(wanted, versions(shelf, wanted.name), shelf)
+    except OSError as error:
+        raise refused("read", shelf, error) from None
+
+
+def choose(wanted: Reference, found: Collection[int], shelf: Path | str) -> int:
+    """The version that is asked for, of those that there are of its name: the latest, or one.
+
+    >>> choose(read_reference("lenet"), [1, 3], "shelf")
+    3
+    >>> choose(read_reference("lenet@2"), [1, 3], "shelf")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.ShelfError: 'lenet' has no version 2; there is 1, 3
+    """
+    if not found:
+        full = (name for name in names(shelf) if versions(shelf, name))
+        known = nearest(wanted.name, full) or ", which is empty"
+        raise ShelfError(f"no part {wanted.name!r} on the shelf {shelf}{known}")
+    version: int = max(found) if wanted.version is None else wanted.version
+    if version not in found:
+        listed = ", ".join(map(str, found))
+        raise ShelfError(f"{wanted.name!r} has no version {version}; there is {listed}")
+    return version
+
+
+def refused(what: str, folder: Path | str, error: OSError) -> ShelfError:
+    """The error for what the file system does not allow.
+
+    >>> refused("write to", "shelf", PermissionError(13, "Permission denied"))
+    ShelfError('cannot write to the shelf shelf: Permission denied')
+    """
+    return ShelfError(f"cannot {what} the shelf {folder}: {error.strerror or error}")
+
+
+def folders(folder: Path | str) -> list[str]:
+    """The names of the folders in a folder, in no order; none when it is not there."""
+    try:
+        with os.scandir(folder) as items:
+            return [item.name for item in items if item.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def stamp(folder: str) -> str:
+    """By which the files of a part are known: inode, time and size of manifest, config and note.
+
+    >>> stamp("no such folder")
+    '- - -'
+    """
+    files = (f"{folder}/manifest.json", f"{folder}/config.json", f"{folder}.json")
+    return " ".join(map(_stat, files))
+
+
+def _stat(path: str) -> str:
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return "-"
+    return f"{facts.st_ino}:{facts.st_mtime_ns}:{facts.st_size}"
