@@ -12,7 +12,7 @@ from hostile.liar import CONFIG, CONTAINER, PROBE, WEIGHTS, container, honest, p
 from torch import nn
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
-from dovetail.parts import builders, facts, planning
+from dovetail.parts import builders, disk, facts, planning
 from dovetail.parts.packing import with_packed
 from dovetail.parts.part import Part, build
 
@@ -31,7 +31,7 @@ def other(tmp_path):
 
 def when_hashed(monkeypatch, hashed, exchange):
     """Exchange a file as soon as the hash of another (or the same) has been taken."""
-    real = facts.sha256_of
+    real = disk.sha256_of
 
     def sha256_of(path):
         digest = real(path)
@@ -39,7 +39,8 @@ def when_hashed(monkeypatch, hashed, exchange):
             exchange()
         return digest
 
-    monkeypatch.setattr(facts, "sha256_of", sha256_of)
+    for module in (facts, disk):
+        monkeypatch.setattr(module, "sha256_of", sha256_of)
 
 
 def test_weights_exchanged_after_their_hash_was_checked(folder, other, monkeypatch):

@@ -127,5 +127,5 @@ def test_an_archive_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_pa
 def test_a_part_of_large_maps_has_no_probe(monkeypatch):
     part = build("mlp", shape=(4,), hidden=(), classes=3)
     assert set(probe.record(part.module, part.contract)) == {"input.0", "output.0"}
-    monkeypatch.setattr(probe, "MOST_BYTES", (1 << 20) + 2 * 4 * (4 + 3) - 1)
+    monkeypatch.setattr(probe, "MOST_OF_PROBE", (1 << 20) + 2 * 4 * (4 + 3) - 1)
     assert probe.record(part.module, part.contract) == {}
