@@ -78,7 +78,7 @@ MISTAKES = [
     "reuse domain nosuch digits",
     "reuse extend net.back digits --front nosuch",
     "reuse transfer net.back digts --epochs 1",
-    "reuse transfer net.back digits --epochs 0",
+    "reuse transfer net.back digits --epochs -1",
     "adapt nosuch digits",
     "adapt net digts",
     "predict nosuch images.npy",

@@ -239,7 +239,7 @@ def run(args: argparse.Namespace) -> int:
     from dovetail.core.limits import check_loop
 
     said = {name: value for name, value in vars(args).items() if value is not None}
-    check_loop(said)
+    check_loop(said, least_epochs=0 if args.use == "transfer" else 1)
     need_halves(
         [said.get("network"), said.get("front"), *said.get("fronts", ())], "front", args.shelf
     )

@@ -29,8 +29,10 @@ def need_least(name: str, value: Any, least: int) -> None:
         raise SettingsError(f"{name} must be at least {least}, got {value}")
 
 
-def check_loop(options: Mapping[str, Any]) -> None:
+def check_loop(options: Mapping[str, Any], *, least_epochs: int = 1) -> None:
     """Refuse the numbers of a training loop that no training has; those not named are not asked.
+
+    What is measured before it is trained may be trained for no epoch at all: ``least_epochs=0``.
 
     >>> check_loop({"epochs": 5, "lr": float("nan")})
     Traceback (most recent call last):
@@ -39,7 +41,7 @@ def check_loop(options: Mapping[str, Any]) -> None:
     """
     for name in _COUNTS:
         if name in options and not (name == "patience" and options[name] is None):
-            need_least(name, options[name], 1)
+            need_least(name, options[name], least_epochs if name == "epochs" else 1)
     for name in _NUMBERS:
         value = options.get(name, 0)
         if not (isinstance(value, float | int) and 0 <= value < float("inf")):

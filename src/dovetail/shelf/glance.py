@@ -12,6 +12,7 @@ import os
 import stat
 import zlib
 
+from dovetail import __version__
 from dovetail.shelf.places import names, need_folder, stamp, versions
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "Stamps", "empty_list", "emptiness", "remember", "remembered", "stamps"]
 
 FILE = ".glance.json"
-FORMAT = 1
-"""Raise when answers change their words; a file of another number is not read."""
+FORMAT = f"1 of dovetail {__version__}"
+"""Another version may say things in other words, so its file is not read."""
 
 FEW = 1000
 """Of larger shelves nothing is remembered: to read a long list takes as long as to make it."""

@@ -157,7 +157,7 @@ def unknown_task(name: str, base: str | None) -> TaskError:
     """The error for a name that stands for nothing; ``base`` is what it would be made of.
 
     >>> unknown_task("mnits~grey", "mnits")
-    TaskError("unknown task 'mnits~grey'; did you mean mnist?")
+    TaskError("unknown task 'mnits~grey'; did you mean mnist, digits?")
     """
     if os.path.splitext(name)[1][1:] or "/" in name or "\\" in name:
         return TaskError(f"{name}: no such file or folder")
