@@ -144,3 +144,11 @@ def test_a_missing_file_and_a_folder(tmp_path):
 def test_a_file_at_the_limit_is_read(tmp_path):
     (tmp_path / "a.json").write_text("[1, 2]")
     assert read_json(tmp_path / "a.json", most_bytes=6) == [1, 2]
+
+
+def test_indentation_never_outgrows_what_it_indents():
+    deep = [0] * 1000
+    for _ in range(100):
+        deep = [deep]
+    assert len(dumps(deep)) < 10_000
+    assert json.loads(dumps(deep)) == deep

@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 
+from dovetail.cli.parsing import columns
+
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +26,8 @@ __all__ = [
     "aligned",
     "as_json",
     "as_text",
-    "into_pipe",
     "key_value",
+    "paper",
     "path",
     "place",
     "show",
@@ -185,14 +187,25 @@ def show(outcome: Outcome, args: argparse.Namespace) -> int:
     return 0 if outcome.ok else 1
 
 
-def into_pipe() -> bool:
-    """Whether text goes where nobody has asked for colours, and every letter can."""
-    wished = ("FORCE_COLOR", "TTY_COMPATIBLE")
-    plain = not (sys.stdout.isatty() or any(name in os.environ for name in wished))
-    return plain and (sys.stdout.encoding or "").lower().startswith("utf")
+def paper() -> str | None:
+    """What decides how text will look, in a word: a pipe, or a terminal's width and kind.
+
+    None where it is decided by what only rich knows.
+    """
+    asked = os.environ.get
+    if any(asked(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")):
+        return None
+    if not (sys.stdout.encoding or "").lower().startswith("utf"):
+        return None
+    if not sys.stdout.isatty():
+        return "pipe"
+    if asked("TERM", "dumb") in ("dumb", "unknown"):
+        return None
+    kind = " ".join(asked(name, "-") for name in ("TERM", "COLORTERM", "NO_COLOR"))
+    return f"{columns()} {kind}"
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[str | int | None]]) -> list[str]:
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str | int | None]]) -> list[str]:
     """A small table of narrow letters in the lines that a pipe would get, numbers to the right.
 
     >>> print(*aligned(("name", "n"), (("digits", 1797), ("mnist", None))), sep="\\n")
@@ -201,7 +214,7 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str | int | None]]) 
     digits   1797
     mnist       –
     """
-    shown = [columns, *(["–" if cell is None else str(cell) for cell in row] for row in rows)]
+    shown = [heads, *(["–" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     right = [any(isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)]
     lines = [
@@ -221,8 +234,8 @@ def as_json(data: dict[str, Any]) -> str:
     return dumps(data)
 
 
-def as_text(view: View) -> str:
-    """A view as it would be printed into a pipe."""
+def as_text(view: View, *, terminal: bool = False) -> str:
+    """A view as it would be printed into a pipe, or on this terminal."""
     from io import StringIO
 
     from rich.console import Console
@@ -230,5 +243,7 @@ def as_text(view: View) -> str:
     from dovetail.report.terminal import print_view
 
     out = StringIO()
-    print_view(view, console=Console(file=out, highlight=False), wide=True)
+    wide = {"width": columns(), "force_terminal": True} if terminal else {}
+    console = Console(file=out, highlight=False, **wide)  # type: ignore[arg-type]
+    print_view(view, console=console, wide=not terminal)
     return out.getvalue()

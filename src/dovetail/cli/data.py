@@ -6,7 +6,7 @@ import argparse
 import os
 
 from dovetail.cli import common
-from dovetail.cli.parsing import branches
+from dovetail.cli.parsing import branches, columns
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -72,15 +72,17 @@ def _list(args: argparse.Namespace) -> int:
     from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, KNOWN, places, table
 
     spots = [place for name in KNOWN for place in places(name, args.data)]
-    if (args.json or common.into_pipe()) and not any(map(os.path.exists, spots)):
+    if not any(map(os.path.exists, spots)):
         if args.json:
             import json
 
             there = {BUNDLED: "bundled", **dict.fromkeys(KNOWN)}
             print(json.dumps({"there": there}, indent=2, sort_keys=True))
-        else:
-            print(*common.aligned(COLUMNS, table({})), "", HINT, "", sep="\n")
-        return 0
+            return 0
+        lines = common.aligned(COLUMNS, table({}))
+        if common.paper() == "pipe" or (common.paper() and len(lines[1]) < columns()):
+            print(*lines, "", HINT, "", sep="\n")
+            return 0
     from dovetail.flows import data  # numpy loads here
 
     return common.show(data.ls(data=args.data), args)

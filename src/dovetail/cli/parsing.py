@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-__all__ = ["Help", "Parser", "Branch", "branches"]
+__all__ = ["Branch", "Help", "Parser", "branches", "columns"]
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -29,7 +29,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
     """
 
     def __init__(self, prog: str, **about: Any) -> None:
-        super().__init__(prog, **{"width": _columns() - 2, **about})
+        super().__init__(prog, **{"width": columns() - 2, **about})
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,7 +83,8 @@ def branches(
     )
 
 
-def _columns() -> int:
+def columns() -> int:
+    """How wide the terminal is, or is said to be."""
     try:
         told = int(os.environ.get("COLUMNS") or 0)
         return told if told > 0 else os.get_terminal_size().columns or 80

@@ -133,8 +133,9 @@ def _sizes(text: str) -> tuple[int | None, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action; verify exits with 1 when a part is damaged."""
-    if _is_plain(args) and (args.json or common.into_pipe()):
-        return _tell(args)
+    paper = "json" if args.json else common.paper()
+    if _is_plain(args) and paper is not None:
+        return _tell(args, paper)
     return common.show(_outcome(args), args)
 
 
@@ -145,7 +146,7 @@ def _is_plain(args: argparse.Namespace) -> bool:
     return bool(args.action == "show")
 
 
-def _tell(args: argparse.Namespace) -> int:
+def _tell(args: argparse.Namespace, paper: str) -> int:
     """Say what was said the last time if nothing has changed, which takes next to nothing."""
     from dovetail.shelf import glance, places
 
@@ -158,11 +159,15 @@ def _tell(args: argparse.Namespace) -> int:
     if not now and args.action == "ls":
         sys.stdout.write(glance.empty_list(args.shelf, as_json=args.json))
         return 0
-    question = f"{args.action} {getattr(args, 'part', '')} {'json' if args.json else 'text'}"
+    question = f"{args.action} {getattr(args, 'part', '')} {paper}"
     said = glance.remembered(args.shelf, question, now)
     if said is None:
         outcome = _outcome(args)
-        said = common.as_json(outcome.data) if args.json else common.as_text(outcome.view)
+        said = (
+            common.as_json(outcome.data)
+            if args.json
+            else common.as_text(outcome.view, terminal=paper != "pipe")
+        )
         if not any(row["problem"] for row in outcome.data.get("rows", [outcome.data])):
             glance.remember(args.shelf, question, now, said)
     sys.stdout.write(said)

@@ -45,6 +45,9 @@ MOST_BYTES = 4 << 20
 DEEPEST = 128
 """The deepest nesting of a JSON file of ours; a deeper one would exhaust whoever walks it."""
 
+_INDENTED = 20
+"""What is nested deeper is written without indentation, which would outgrow what it indents."""
+
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -93,8 +96,9 @@ def dumps(value: Any) -> str:
     >>> dumps({"b": 1, "a": (2,)})
     '{\\n  "a": [\\n    2\\n  ],\\n  "b": 1\\n}\\n'
     """
-    text = json.dumps(to_plain(value), indent=2, sort_keys=True, allow_nan=False)
-    return text + "\n"
+    plain = to_plain(value)
+    indent = None if _deeper_than(_INDENTED, plain) else 2
+    return json.dumps(plain, indent=indent, sort_keys=True, allow_nan=False) + "\n"
 
 
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES, links: bool = True) -> Any:

@@ -8,10 +8,9 @@ from pathlib import Path
 from dovetail.core.errors import DovetailError
 from dovetail.core.views import Block, Table, Text
 from dovetail.flows.outcome import Outcome
-from dovetail.tasks.builtin import data_folders
 from dovetail.tasks.catalogue import CATALOGUE, Way
 from dovetail.tasks.fetch import get_data, is_right, known_data
-from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, table
+from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, folders, places, table
 
 __all__ = ["get", "ls"]
 
@@ -20,9 +19,9 @@ def ls(*, data: str | Path | None = None) -> Outcome:
     """Every known data set, and where it is; what is there is read and compared."""
     there: dict[str, str | None] = {BUNDLED: "bundled"}
     for name, known in CATALOGUE.items():
-        ours = [folder / name for folder in data_folders(None if data is None else Path(data))]
-        places = (*ours, *map(Path, known.elsewhere))
-        there[name] = next((str(place) for place in places if is_right(known, place)), None)
+        there[name] = next(
+            (place for place in places(name, data) if is_right(known, Path(place))), None
+        )
     view = (Table(COLUMNS, table(there)), Text(HINT, style="note"))
     return Outcome(view, {"there": there})
 
@@ -31,7 +30,7 @@ def get(names: Sequence[str], *, data: str | Path | None = None, way: Way | None
     """Get data sets, each whole or not at all; not ok when one cannot be had."""
     for name in names:
         known_data(name)  # a misspelt name is found before the first long download
-    folder = data_folders(None if data is None else Path(data))[0]
+    folder = Path(folders(data)[0])
     blocks: list[Block] = []
     got: dict[str, dict[str, str]] = {}
     failed: dict[str, str] = {}

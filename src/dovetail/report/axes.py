@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.core.views import Figure
-from dovetail.report.lettering import clip_apart, show_number, show_ticks, text_width
+from dovetail.report.cells import place_name
+from dovetail.report.lettering import clip_apart, show_ticks, text_width
 from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
 
-__all__ = ["HALF", "NARROW", "WIDTH", "Frame", "lay_out", "place_name", "value_axis"]
+__all__ = ["HALF", "NARROW", "WIDTH", "Frame", "lay_out", "value_axis"]
 
 WIDTH = 800.0
 """Of every figure: the width of the page's column."""
@@ -226,12 +227,3 @@ def _places(figure: Figure) -> tuple[str, ...]:
     finite = sorted({float(x) for x in values if math.isfinite(float(x))})
     rest = [x for x in values if not math.isfinite(float(x))]
     return tuple(dict.fromkeys(place_name(x) for x in [*finite, *rest]))
-
-
-def place_name(x: float | str) -> str:
-    """An x value in words, as the name of a place and for the reader.
-
-    >>> place_name("layer1"), place_name(3.0)
-    ('layer1', '3')
-    """
-    return x if isinstance(x, str) else show_number(float(x))

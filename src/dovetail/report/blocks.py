@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import groupby
 
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text, View
 from dovetail.report.axes import HALF, NARROW, WIDTH
+from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
-from dovetail.report.lettering import escape, show_number
+from dovetail.report.lettering import escape
 
 __all__ = [
     "draw_block",
     "draw_table",
     "draw_view",
     "figure_data",
-    "is_number",
-    "is_numeric",
-    "show_cell",
 ]
 
 _MOST_DATA = 400
@@ -99,28 +96,6 @@ def draw_table(table: Table) -> str:
     )
 
 
-def show_cell(cell: Cell, spec: str = "") -> str:
-    """A cell as a reader sees it; without a specification, as it is.
-
-    >>> show_cell(0.25, ".0%"), show_cell(0.1), show_cell("x"), show_cell(None)
-    ('25%', '0.1', 'x', '–')
-    """
-    if isinstance(cell, str | bool) or (cell is not None and not spec):
-        return str(cell)
-    return show_number(cell, spec)
-
-
-def is_number(cell: Cell) -> bool:
-    """Whether a cell holds a number; stored records spell those that are not finite as words.
-
-    >>> is_number(1.5), is_number("nan"), is_number("1.5"), is_number(True), is_number(None)
-    (True, True, False, False, False)
-    """
-    if isinstance(cell, str):
-        return cell in ("nan", "inf", "-inf")
-    return cell is not None and not isinstance(cell, bool)
-
-
 def _text(block: Text) -> str:
     words = escape(block.text)
     if block.style == "heading":
@@ -162,16 +137,6 @@ def _raw(cell: str | int | float) -> str:
 
 def _right(right: bool) -> str:
     return ' class="number"' if right else ""
-
-
-def is_numeric(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds numbers, and gaps at most.
-
-    >>> is_numeric([1.5, None]), is_numeric(["a", 1]), is_numeric([None])
-    (True, False, False)
-    """
-    known = [cell for cell in cells if cell is not None]
-    return bool(known) and all(is_number(cell) for cell in known)
 
 
 def figure_data(figure: Figure) -> Table | None:

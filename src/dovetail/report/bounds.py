@@ -13,7 +13,7 @@ from itertools import compress
 
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Text, View
 from dovetail.core.words import shortened
-from dovetail.report.axes import place_name
+from dovetail.report.cells import place_name
 
 __all__ = ["LONGEST_TITLE", "MOST_CELLS", "MOST_ROWS", "bounded"]
 

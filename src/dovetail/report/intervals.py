@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.core.views import Figure, Series
-from dovetail.report.axes import place_name, value_axis
+from dovetail.report.axes import value_axis
+from dovetail.report.cells import place_name
 from dovetail.report.legend import symbol
 from dovetail.report.lettering import clip_apart, show_number, text_width
 from dovetail.report.marks import series_group

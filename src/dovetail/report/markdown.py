@@ -11,7 +11,8 @@ from dovetail.core.errors import FormatError
 from dovetail.core.files import whole_folder, write_whole
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Table, Text
-from dovetail.report.blocks import figure_data, is_numeric, show_cell
+from dovetail.report.blocks import figure_data
+from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.export import Drawn, drawings_of
 from dovetail.report.lettering import escape
 from dovetail.report.sections import Section, sections

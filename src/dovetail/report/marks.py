@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dovetail.core.views import Figure, Series
-from dovetail.report.axes import Frame, place_name
+from dovetail.report.axes import Frame
+from dovetail.report.cells import place_name
 from dovetail.report.legend import style_of, symbol
 from dovetail.report.lettering import show_number
 from dovetail.report.svg import tag

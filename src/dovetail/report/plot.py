@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dovetail.core.views import Figure
-from dovetail.report.axes import place_name
+from dovetail.report.cells import place_name
 
 __all__ = ["Plot", "names_of"]
 

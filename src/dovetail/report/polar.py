@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.core.views import Figure
-from dovetail.report.axes import place_name
+from dovetail.report.cells import place_name
 from dovetail.report.legend import symbol
 from dovetail.report.lettering import show_number, show_ticks, text_width
 from dovetail.report.marks import series_group

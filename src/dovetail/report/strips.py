@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dovetail.core.views import Cell, Figure, Series, Table
-from dovetail.report.axes import place_name
+from dovetail.report.cells import place_name
 from dovetail.report.lettering import show_number
 from dovetail.report.plot import names_of
 from dovetail.report.scales import Scale, span_of

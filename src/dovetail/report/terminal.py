@@ -1,6 +1,7 @@
 """Views on a terminal, and as plain aligned text in a pipe.
 
-rich is imported inside the functions: a program that never prints a view does not pay for it.
+rich and the drawings are imported inside the functions: who prints no view, or a list only, does
+not pay for them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
 from dovetail.core.words import harmless, one_line
-from dovetail.report.blocks import is_numeric, show_cell
 from dovetail.report.bounds import MOST_CELLS, bounded
+from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.grid import columns_that_fit, lines_of
 from dovetail.report.lettering import show_number
-from dovetail.report.strips import STRIP, interval_rows, polar_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,19 +43,13 @@ def print_view(view: View, *, console: Console | None = None, wide: bool | None 
 
     out = console if console is not None else RichConsole(highlight=False)
     unbounded = wide if wide is not None else not out.is_terminal
-    room = STRIP if unbounded else min(max(out.width // 5, 8), STRIP)
     for block in bounded(view, most_rows=MOST_CELLS):
         if isinstance(block, Text):
             _print_text(block, out, unbounded)
         elif isinstance(block, Table):
             _print_table(block, out, unbounded)
-        elif isinstance(block, Figure) and block.kind == "interval":
-            rows = interval_rows(block, room)
-            first = 2 if len(block.series) > 1 else 1
-            _print_table(rows, out, unbounded, range(first, len(rows.columns) - 1), drawn=True)
-        elif isinstance(block, Figure) and block.kind == "polar":
-            right = range(1, len(block.series) + 1)
-            _print_table(polar_rows(block, room), out, unbounded, right, drawn=True)
+        elif isinstance(block, Figure) and block.kind in ("interval", "polar"):
+            _print_strips(block, out, unbounded)
         elif isinstance(block, Figure):
             _print_table(_summary(block), out, unbounded, range(1, 5))
         else:
@@ -81,6 +75,19 @@ def sparkline(values: Sequence[float | None], *, width: int = _SPARK) -> str:
         " " if mean is None else _BARS[round((mean / 2 - low) / span * 7)] if span > 0 else "▄"
         for mean in means
     )
+
+
+def _print_strips(figure: Figure, out: Console, unbounded: bool) -> None:
+    """Print intervals and wheels as rows with a small drawing behind each."""
+    from dovetail.report.strips import STRIP, interval_rows, polar_rows
+
+    room = STRIP if unbounded else min(max(out.width // 5, 8), STRIP)
+    if figure.kind == "interval":
+        rows, first = interval_rows(figure, room), 2 if len(figure.series) > 1 else 1
+        right = range(first, len(rows.columns) - 1)
+    else:
+        rows, right = polar_rows(figure, room), range(1, len(figure.series) + 1)
+    _print_table(rows, out, unbounded, right, drawn=True)
 
 
 def _print_text(block: Text, out: Console, unbounded: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import zlib
 
@@ -116,5 +117,7 @@ def _answers(shelf: Path | str, now: Stamps) -> dict[str, str]:
 
 
 def _is_harmless(words: object) -> bool:
-    """Whether these can be words of ours: text that does not steer a terminal."""
-    return isinstance(words, str) and words.replace("\n", "").isprintable()
+    """Whether these can be words of ours: text that steers a terminal in its colours alone."""
+    if not isinstance(words, str):
+        return False
+    return re.sub(r"\x1b\[[0-9;]{0,20}m|\n", "", words).isprintable()

@@ -23,7 +23,7 @@ from dovetail.tasks.spelling import base_of, changes_of, derived_by_name
 from dovetail.tasks.tables import read_table
 from dovetail.tasks.task import Task
 
-__all__ = ["data_folders", "load_task", "names"]
+__all__ = ["load_task", "names"]
 
 
 def load_task(
@@ -104,15 +104,6 @@ def names() -> tuple[str, ...]:
     return BUNDLED, *CATALOGUE
 
 
-def data_folders(data: Path | None = None) -> tuple[Path, ...]:
-    """Where data sets are looked for, in this order.
-
-    >>> data_folders(Path("here"))
-    (PosixPath('here'),)
-    """
-    return tuple(map(Path, folders(data)))
-
-
 def _path(name: str) -> Path:
     try:
         path = Path(name).expanduser()
@@ -135,7 +126,7 @@ def _digits(seed: int) -> Task:
 
 def _named(known: DataSet, data: Path | None, seed: int) -> Task:
     """A data set of the catalogue, in a sub-folder of its name or in further places."""
-    ours = [folder / known.name for folder in data_folders(data)]
+    ours = [Path(folder) / known.name for folder in folders(data)]
     for folder in (*ours, *map(Path, known.elsewhere)):
         if known.layout == "idx" and find_idx(folder):
             return read_idx_folder(folder, name=known.name, classes=known.classes, seed=seed)

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ import numpy.typing as npt
 from dovetail.core.errors import FormatError, TaskError
 from dovetail.tasks.data_files import open_data, refuse_bomb, size_of
 from dovetail.tasks.npz_files import read_arrays
-from dovetail.tasks.task import Kind, Task
+
+if TYPE_CHECKING:
+    from dovetail.tasks.task import Kind, Task
 
 __all__ = [
     "IDX_FILES",
@@ -155,6 +157,8 @@ def read_npz(
     """
     path = Path(path)
     arrays = read_arrays(path)
+    from dovetail.tasks.task import Task  # torch loads here: files can be compared without it
+
     named = name if name is not None else path.stem
     classes = _classes(path, arrays["classes"]) if "classes" in arrays else None
     for x, y in _WHOLE_KEYS:
@@ -233,6 +237,8 @@ def _from_parts(
     classes: Sequence[Any] | None,
     seed: int,
 ) -> Task:
+    from dovetail.tasks.task import Task
+
     split, start = {}, 0
     for part, (x, y) in parts.items():
         if not (x.ndim and y.ndim):
