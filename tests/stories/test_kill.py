@@ -95,8 +95,8 @@ def story(tmp_path, capsys, monkeypatch, kills, epochs, killed):
     assert {**finished.json, "resumed": False} == expected.json
 
 
-def test_five_kills(tmp_path, capsys, monkeypatch):
-    story(tmp_path, capsys, monkeypatch, 5, 12, killed_after_steps)
+def test_two_kills(tmp_path, capsys, monkeypatch):
+    story(tmp_path, capsys, monkeypatch, 2, 6, killed_after_steps)
 
 
 @pytest.mark.slow

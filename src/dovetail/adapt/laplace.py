@@ -122,8 +122,9 @@ def mode_of(
     root = site_roots(probabilities)
     lower = factor(kernel, root)
     # At the mode the dual is the slope, to the last digit rather than to the last step.
+    # (Under a wide prior those digits, times the kernel, can cost more than the last step gained.)
     dual = target - probabilities
-    value, _ = value_at(dual)
+    value = max(value, value_at(dual)[0])
     return dual, root, lower, value - float(lower.diagonal().log().sum())
 
 
