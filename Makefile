@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes, and each would compile all of it
 
 .PHONY: demo test test-elsewhere lint data bench docs slow reproduce clean help
 

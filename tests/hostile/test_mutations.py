@@ -36,7 +36,7 @@ def check(folder, count, seed):
 
 
 def test_some_mutations(tmp_path):
-    check(tmp_path, 300, 0)
+    check(tmp_path, 150, 0)
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build
 
 NORMS = ("batch", "layer", "instance", "none")
-SMALL = ("mlp", "lenet5", "resnet8", "resnet20")
-DEEP = ("resnet56", "wideresnet16", "vgg13", "mobilenetv2")
+SMALL = ("mlp", "lenet5", "resnet8")
+DEEP = ("resnet20", "resnet56", "wideresnet16", "vgg13", "mobilenetv2")
 NARROW = {"wideresnet16": {"widen": 1}, "mobilenetv2": {"width": 0.1}, "mlp": {}, "lenet5": {}}
+SHORTCUTS = {("act1", "layer1.0"), ("conv1", "layer2.0"), ("norm2", "layer3.0")}
 CASES = [
     (name, norm, size, channels)
     for name, norm, channels, size in product(SMALL, NORMS, (1, 3), (8, 32))
@@ -31,7 +32,7 @@ CASES += [
 def in_every_run(name, norm, size, channels):
     """Every norm, size and number of channels meets every small network, not each the others."""
     if name in DEEP:  # built of the same blocks as the small ones, and more of them
-        return norm == "batch" and name != "resnet56"
+        return norm == "batch" and not name.startswith("resnet")
     return (size == 8) == (norm in ("batch", "none")) and (channels == 1) == (size == 8)
 
 
@@ -121,7 +122,7 @@ def test_shapes_and_activations_are_those_seen_by_hooks(name):
     assert len(compared) > len(places) / 2
     for place in compared:
         assert place.shape == seen[place.name]
-    ends = {"mlp": "hidden1", "lenet5": "conv2", "resnet8": "layer2", "resnet20": "layer2.1"}
+    ends = {"mlp": "hidden1", "lenet5": "conv2", "resnet8": "layer2"}
     activations = {place.name: place.activation for place in places}
     assert activations[ends[name]] == "relu"
     assert activations[
@@ -135,8 +136,15 @@ def test_the_activation_is_the_one_the_network_was_built_with():
         assert front.contract.gives[0].activation == activation
 
 
-@pytest.mark.parametrize("inside", ["conv1", "norm1", "act1", "conv2", "norm2"])
-@pytest.mark.parametrize("block", ["layer1.0", "layer2.0", "layer3.0"])
+INSIDE = [
+    # In every run one place of each sort of shortcut: plain, a convolution, and its end.
+    pytest.param(inside, block, marks=() if (inside, block) in SHORTCUTS else pytest.mark.slow)
+    for inside in ("conv1", "norm1", "act1", "conv2", "norm2")
+    for block in ("layer1.0", "layer2.0", "layer3.0")
+]
+
+
+@pytest.mark.parametrize(("inside", "block"), INSIDE)
 def test_inside_a_residual_block_two_tensors_cross(inside, block, tmp_path):
     net = lived_in(network("resnet8", "batch", 8, 1), 8, 1)
     example = torch.randn(2, 1, 8, 8)

@@ -47,7 +47,7 @@ def test_from_training_to_the_report(tmp_path, capsys, monkeypatch):
     right = [int(row["class"]) == int(y) for row, y in zip(said, targets, strict=False)]
     assert len(said) == 20
     assert sum(right) >= 14
-    assert run("predict", "net", "images.npy", own_process=True)["predictions"] == said
+    assert run("predict", "net", "images.npy")["predictions"] == said
 
     listed = run("shelf", "ls")
     assert all(name in json.dumps(listed) for name in ("net@1", "net.front@1", "again@1"))
@@ -83,12 +83,6 @@ def test_for_people_every_command_says_something(tmp_path, capsys, monkeypatch):
         assert (said.code, said.err) == (0, ""), (words, said)
         assert said.out.strip()
         assert "\x1b" not in said.out  # a pipe gets no colours
-
-
-@pytest.fixture(scope="module")
-def toured(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
-    return folder, spawn("demo", "--epochs", 1, "--folder", "tour", "--json", folder=folder)
 
 
 def test_the_demo(toured):
