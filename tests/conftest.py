@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 
@@ -11,8 +12,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import settings
 
+# The same examples in every run: what they find is found by everybody, or by nobody.
+settings.register_profile("same", derandomize=True, deadline=None, database=None, max_examples=30)
+settings.load_profile("same")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def pytest_collection_finish() -> None:
+    """Never look for garbage among what is imported: what tests leave behind is found the sooner.
+
+    Every graph of fx is a class of its own, and the more classes there are, the longer fx takes.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
