@@ -26,7 +26,7 @@ def examples(page: Path) -> list[str]:
 
 
 WITH_EXAMPLES = [page for page in PAGES if examples(page)]
-TRAIN_LONG = ("howto-devices.md",)
+TRAIN_LONG = ("howto-devices.md", "howto-domain.md", "howto-replace.md", "howto-transfer.md")
 
 
 def shown_by(code: str) -> dict[int, str]:

@@ -13,7 +13,6 @@ NETS = {
     "lenet5": {"size": 8, "channels": 3},
     "mlp": {"shape": [3, 8, 8]},
     "resnet8": {"size": 8},
-    "resnet20": {"size": 8, "width": 4},
 }
 
 

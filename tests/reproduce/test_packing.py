@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("script", "records"),
     [
-        ("packing_bits", {"packing_bits", "packing_floor"}),
+        pytest.param("packing_bits", {"packing_bits", "packing_floor"}, marks=pytest.mark.slow),
         ("packing_entropy", {"packing_entropy", "packing_rates"}),
     ],
 )

@@ -132,6 +132,7 @@ def check(folder, told, capsys):
     return there
 
 
+@pytest.mark.slow
 def test_four_writers_at_once_all_succeed_and_no_number_is_lost(tmp_path, capsys):
     shot = {"writers": 4, "parts": 5, "names": 1, "kills": 0}
     told = under_fire(tmp_path, **shot, seconds=0, seed=0)
@@ -168,6 +169,7 @@ ADD_THE_SAME = """
 """
 
 
+@pytest.mark.slow
 def test_the_same_parts_added_by_four_at_once_are_there_once_with_every_tag(tmp_path):
     nursery = Nursery(tmp_path, ADD_THE_SAME, 4)
     nursery.begin()
@@ -193,6 +195,7 @@ OPEN_MANY = """
 """
 
 
+@pytest.mark.slow
 def test_names_that_differ_by_case_are_not_both_made_by_three_at_once(tmp_path):
     nursery = Nursery(tmp_path, OPEN_MANY, 3)
     nursery.begin()
