@@ -32,11 +32,11 @@ from torch import Tensor
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
+from dovetail.measure.forward import outputs_of
 from dovetail.ranking.measuring import plan_for
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.sums.from_sums import KINDS
 from dovetail.ranking.sums.logme_alone import logme
-from dovetail.running.forward import outputs_of
 
 PRODUCTS, FASTER, SHARE = 2.0, 10.0, 0.1
 ROWS, WIDTH, CLASSES = 50_000, 512, 10

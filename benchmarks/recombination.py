@@ -18,7 +18,7 @@ import torch
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.running.forward import outputs_of
+from dovetail.measure.forward import outputs_of
 
 SLACK = 1.25
 """At most so many times the limit."""

@@ -46,9 +46,9 @@ from torch import Tensor
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
+from dovetail.measure.forward import outputs_of
 from dovetail.ranking.scores import score
 from dovetail.ranking.task_map import Role, TaskMap, task_map
-from dovetail.running.forward import outputs_of
 from dovetail.tasks.derive import only_classes
 
 CLASSES = ("cat", "automobile", "dog", "horse", "truck", "deer")

@@ -26,8 +26,8 @@ from sklearn.preprocessing import StandardScaler
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.norms import recalibrate
-from dovetail.running.preprocess import prepare
 
 POINTS, SIZE = 0.30, 96
 

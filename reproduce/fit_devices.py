@@ -24,10 +24,10 @@ from compatibility.protocol import Found, Workplace, arguments, mean, spread
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.parts.heads import head_like
+from dovetail.reuse.devices import shared_head
+from dovetail.reuse.extension import extend_classes
+from dovetail.reuse.extension_record import judge_extension
 from dovetail.tasks.derive import only_classes
-from dovetail.train.uses.devices import shared_head
-from dovetail.train.uses.extension import extend_classes
-from dovetail.train.uses.extension_judge import judge_extension
 
 REFERENCE, PHONE, CAMERA = "resnet8", "mobilenetv2", "lenet5"
 CUTS = {REFERENCE: "layer2", PHONE: "stage4", CAMERA: "conv2"}

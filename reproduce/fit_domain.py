@@ -20,8 +20,8 @@ from compatibility.protocol import Found, Workplace, arguments, mean, spread
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.train.uses.domain import adapt_domain
-from dovetail.train.uses.domain_judge import judge_adaptation
+from dovetail.reuse.domain import adapt_domain
+from dovetail.reuse.domain_record import judge_adaptation
 
 EPOCHS = 5
 STUDENT = {4: 3.182, 8: 2.365}

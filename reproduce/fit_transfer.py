@@ -19,8 +19,8 @@ from compatibility.protocol import Found, Workplace, arguments, mean, spread
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
+from dovetail.reuse.transfer import transfer
 from dovetail.tasks.derive import resized
-from dovetail.train.uses.transfer import transfer
 
 SOURCES = ("changed", "digits")
 STEPS = (0, 3, 10)

@@ -41,8 +41,8 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import derived_seed, generator
 from dovetail.lens.similarity import jacobian_similarity
+from dovetail.measure.preprocess import preprocess_for
 from dovetail.parts.contract import Preprocess
-from dovetail.running.preprocess import preprocess_for
 
 NEARLY_ZERO = 0.1
 OTHERS = ("mnist2", "mnist2, refitted", "fashion, refitted")

@@ -39,7 +39,7 @@ from packing.workers import Digits, digits, training, whole_gradient
 from torch import nn
 
 from dovetail.core.evidence import Evidence, environment
-from dovetail.measures.weights import root_mean_square, stable_rank, weight_entropy
+from dovetail.measure.weights import root_mean_square, stable_rank, weight_entropy
 from dovetail.pack.compressing import compress
 from dovetail.pack.packed import describe
 

@@ -50,11 +50,11 @@ from torch import Tensor
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
+from dovetail.measure.forward import outputs_of
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
 from dovetail.pack.packed import describe
 from dovetail.pack.quality import smallest_within
-from dovetail.running.forward import outputs_of
 
 RATIO, POINTS, CALLS = 8.5, 0.1, 60
 MLP = "784-392-50-10"

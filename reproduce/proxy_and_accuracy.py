@@ -37,11 +37,11 @@ from torch import Tensor
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.preprocess import prepare, preprocess_for
 from dovetail.objectives import Pairwise, unit_rows
 from dovetail.ranking.scores import score
 from dovetail.ranking.statistics import PairStatistics
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare, preprocess_for
 
 PROXIES = ("al", "cts", "nmse", "nmse-neo")
 STEPS = (0, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -35,11 +35,11 @@ from torch import Tensor
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
+from dovetail.measure.forward import outputs_of
 from dovetail.objectives import unit_rows
 from dovetail.ranking.scores import score
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.task2vec import task_embedding
-from dovetail.running.forward import outputs_of
 
 SIZES = (500, 1000, 2000, 5000, 10_000, 20_000)
 TASK2VEC_SIZES = (500, 1000, 2000, 4000)

@@ -20,7 +20,7 @@ _IMPORTED = [
     "dovetail.cli.train",
     "dovetail.closed_form.classifier",
     "dovetail.closed_form.regressor",
-    "dovetail.flows.train",
+    "dovetail.jobs.train",
     "dovetail.ranking.ranker",
     "sklearn.datasets",
 ]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import dovetail as dt
 from dovetail.core.seeds import generator
+from dovetail.measure.preprocess import prepare, preprocess_for
 from dovetail.parts.contract import Contract
-from dovetail.running.preprocess import prepare, preprocess_for
 from dovetail.tasks.derive import resized
 
 Split = tuple[Tensor, Tensor]

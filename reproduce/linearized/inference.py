@@ -10,8 +10,8 @@ from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.adapt.variational_steps import Tangents
 from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import Choice
-from dovetail.measures.calibration import expected_calibration_error, nll
-from dovetail.measures.temperature import fit_temperature, log_probabilities, tempered
+from dovetail.measure.calibration import expected_calibration_error, nll
+from dovetail.measure.temperature import fit_temperature, log_probabilities, tempered
 from linearized.images import Split
 from linearized.keeping import Found
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dovetail.closed_form.layers import Layer
+from dovetail.measure.evaluate import evaluate
 from dovetail.parts.part import Part, build
-from dovetail.running.evaluate import evaluate
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 

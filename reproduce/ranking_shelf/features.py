@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 import dovetail as dt
-from dovetail.running.along import features_along
+from dovetail.measure.features import features_along
 from dovetail.tasks.task import Split
 
 from .keeping import kept_tensors

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import dovetail as dt
+from dovetail.measure.preprocess import preprocess_for
 from dovetail.parts.contract import Preprocess
-from dovetail.running.preprocess import preprocess_for
 
 from .keeping import Facts, kept_facts
 from .protocol import Protocol, Workplace

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 import dovetail as dt
 from dovetail.core.seeds import derived_seed, generator, seeded
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.norms import recalibrate
 from dovetail.parts.part import Part
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare
 
 from .features import Rows, labelled, unseen
 from .keeping import Facts, kept_facts

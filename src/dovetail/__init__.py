@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from dovetail import objectives as objectives
     from dovetail import pack as pack
     from dovetail import ranking as ranking
+    from dovetail import reuse as reuse
     from dovetail import tasks as tasks
     from dovetail import testing as testing
     from dovetail import train as train
     from dovetail.core.errors import DovetailError as DovetailError
     from dovetail.core.records import load_record as load_record
-    from dovetail.flows.explain import explain_fit as explain_fit
-    from dovetail.flows.finetuned import FineTuned as FineTuned
-    from dovetail.flows.packing import pack_part as pack_part
+    from dovetail.measure.evaluate import evaluate as evaluate
+    from dovetail.measure.features import features as features
+    from dovetail.measure.predict import predict as predict
+    from dovetail.measure.recombine import recombine as recombine
     from dovetail.parts.adopting import adopt as adopt
     from dovetail.parts.builders import builder as builder
     from dovetail.parts.cutting import cut as cut
@@ -38,17 +40,15 @@ if TYPE_CHECKING:
     from dovetail.parts.part import build as build
     from dovetail.parts.part import from_pretrained as from_pretrained
     from dovetail.ranking.ranker import rank as rank
-    from dovetail.recombination.recombining import recombine as recombine
-    from dovetail.running.evaluate import evaluate as evaluate
-    from dovetail.running.features import features as features
-    from dovetail.running.predict import predict as predict
+    from dovetail.reuse.explain import explain_fit as explain_fit
+    from dovetail.reuse.packing import pack_part as pack_part
     from dovetail.shelf.store import Shelf as Shelf
     from dovetail.tasks.builtin import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
 _PACKAGES = (
     *("adapt", "closed_form", "dist", "lens", "objectives"),
-    *("pack", "ranking", "tasks", "testing", "train"),
+    *("pack", "ranking", "reuse", "tasks", "testing", "train"),
 )
 
 _HOMES = {
@@ -66,19 +66,17 @@ _HOMES = {
     "cut": "parts.cutting",
     "join": "parts.joining",
     "adapter": "parts.joining",
-    "explain_fit": "flows.explain",
-    "recombine": "recombination.recombining",
+    "explain_fit": "reuse.explain",
+    "recombine": "measure.recombine",
     # run
-    "evaluate": "running.evaluate",
-    "predict": "running.predict",
-    "features": "running.features",
-    # fit to few labels
-    "FineTuned": "flows.finetuned",
+    "evaluate": "measure.evaluate",
+    "predict": "measure.predict",
+    "features": "measure.features",
     # choose
     "rank": "ranking.ranker",
     # keep
     "Shelf": "shelf.store",
-    "pack_part": "flows.packing",
+    "pack_part": "reuse.packing",
     "load_record": "core.records",
     # fail
     "DovetailError": "core.errors",

@@ -10,8 +10,8 @@ from dovetail.adapt.calibration_record import (
 from dovetail.core.errors import TaskError
 from dovetail.core.records import load_record
 from dovetail.core.views import Figure, Table
-from dovetail.measures.calibration import expected_calibration_error, nll
-from dovetail.measures.coverage import coverage
+from dovetail.measure.calibration import expected_calibration_error, nll
+from dovetail.measure.coverage import coverage
 from dovetail.report.export import drawings
 
 

@@ -18,9 +18,7 @@ from dovetail.adapt.probe_regressor import ProbeRegressor
 from dovetail.adapt.rbf import RBFRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.errors import ContractError, SettingsError, TaskError
-from dovetail.parts.contract import Contract, Preprocess
-from dovetail.parts.part import build
-from dovetail.running.estimator_inputs import (
+from dovetail.measure.estimator_inputs import (
     InputTypeError,
     as_classes,
     as_inputs,
@@ -29,6 +27,8 @@ from dovetail.running.estimator_inputs import (
     refuse_other_count,
     seed_of,
 )
+from dovetail.parts.contract import Contract, Preprocess
+from dovetail.parts.part import build
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 1, 8, 8), (5, 8, 8)])

@@ -17,9 +17,9 @@ from torch import nn
 from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.errors import DovetailError, FormatError, SettingsError, TaskError
+from dovetail.measure.evaluate import evaluate
+from dovetail.measure.predict import predict
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.running.evaluate import evaluate
-from dovetail.running.predict import predict
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.testing import check_part

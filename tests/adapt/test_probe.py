@@ -15,10 +15,10 @@ from dovetail.adapt.probe import Probe, temperature_of
 from dovetail.adapt.probe_regressor import ProbeRegressor
 from dovetail.core.errors import ContractError, CutError, SettingsError, TaskError
 from dovetail.linalg.ridge import fit as fit_ridge
+from dovetail.measure.evaluate import evaluate
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build, from_pretrained
-from dovetail.running.evaluate import evaluate
-from dovetail.running.preprocess import prepare
 from dovetail.tasks.task import Task
 
 

@@ -67,7 +67,7 @@ def test_an_interrupt_leaves_nothing(shelved, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dovetail.flows.adapt_ways.Probe.predict_proba", interrupted)
+    monkeypatch.setattr("dovetail.adapt.ways.Probe.predict_proba", interrupted)
     before = sorted(path.name for path in tmp_path.rglob("*"))
     said = shelved(TASK, "--labels", "2", "--how", "linearized,probe", "--record", "r")
     assert said.code == 130

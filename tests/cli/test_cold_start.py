@@ -155,7 +155,7 @@ def test_no_network_is_loaded_where_none_is_needed(started, command):
 
 def test_data_are_compared_without_torch(tmp_path):
     code = (
-        "import sys; from dovetail.flows import data\n"
+        "import sys; from dovetail.jobs import data\n"
         "assert data.ls(data='.').data['there']['mnist'] is None\n"
         "assert 'torch' not in sys.modules"
     )

@@ -189,14 +189,14 @@ def test_a_shelf_without_parts_is_told(shelved, tmp_path):
 
 def test_an_interrupt_keeps_the_parts_that_are_done(shelved, tmp_path, monkeypatch):
     Shelf(tmp_path / "shelf").add(build("mlp", shape=(4,), hidden=(64,), classes=3), "other")
-    from dovetail.flows.packing import pack_part
+    from dovetail.reuse.packing import pack_part
 
     def interrupted(part, **how):
         if how["name"] == "other":
             raise KeyboardInterrupt
         return pack_part(part, **how)
 
-    monkeypatch.setattr("dovetail.flows.pack.pack_part", interrupted)
+    monkeypatch.setattr("dovetail.jobs.pack.pack_part", interrupted)
     said = shelved("pack", "--all")
     assert said.code == 130
     assert "1 packed of 2, and these stay" in said.err
@@ -232,8 +232,8 @@ def test_a_shelf_that_holds_the_same_part_in_the_other_form_says_so(shelved, tmp
 
 @pytest.mark.parametrize("words", [["net", "--to", "new/part"], ["folder", "--name", "x"]])
 def test_a_place_that_cannot_be_written_is_told_before_the_work(shelved, monkeypatch, words):
-    monkeypatch.setattr("dovetail.flows.pack_places.os.access", lambda *_: False)
-    monkeypatch.setattr("dovetail.flows.pack.pack_part", None)
+    monkeypatch.setattr("dovetail.jobs.pack_places.os.access", lambda *_: False)
+    monkeypatch.setattr("dovetail.jobs.pack.pack_part", None)
     where = [] if words[0] == "net" else ["--shelf", "new"]
     said = shelved("pack", *words, *where)
     assert (said.code, "is closed to you" in said.err) == (2, True)
@@ -386,9 +386,9 @@ def test_an_interrupt_leaves_nothing(shelved, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     before = tree(tmp_path)
-    monkeypatch.setattr("dovetail.flows.packing.describe", interrupted)
+    monkeypatch.setattr("dovetail.reuse.packing.describe", interrupted)
     for words in (["net"], ["folder"]):
         assert shelved("pack", *words).code == 130
-    monkeypatch.setattr("dovetail.flows.pack._tensors", interrupted)
+    monkeypatch.setattr("dovetail.jobs.pack._tensors", interrupted)
     assert shelved("pack", "weights.safetensors").code == 130
     assert tree(tmp_path) == before

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.cli.main import _parser
 from dovetail.cli.train import CLOSED_FORM_EXAMPLE
-from dovetail.flows.train import HOW, OPTIONS, SWITCHES
+from dovetail.jobs.train import HOW, OPTIONS, SWITCHES
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from dovetail.closed_form import PlatonicClassifier, PlatonicRegressor
 from dovetail.closed_form.spread import Spread
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.running.estimator_inputs import InputTypeError
+from dovetail.measure.estimator_inputs import InputTypeError
 
 BAD_SETTINGS = [
     ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be whole numbers from 1 on, got 0"),

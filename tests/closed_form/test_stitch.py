@@ -10,12 +10,12 @@ from torch import nn
 from dovetail.closed_form.stitch import stitch
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.measure.forward import outputs_of
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.running.forward import outputs_of
 from dovetail.tasks.task import Task
 
 

@@ -21,8 +21,8 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import derived_seed
 from dovetail.dist import Averaging, averaged
 from dovetail.dist.packed_mean import mean_of, packed
-from dovetail.flows.train import train
-from dovetail.running.preprocess import prepare
+from dovetail.jobs.train import train
+from dovetail.measure.preprocess import prepare
 from dovetail.tasks.batches import Batches
 
 

@@ -16,7 +16,7 @@ from pack.small_blocks import small_blocks
 from pack.watched import in_child
 
 from dovetail.core.errors import FormatError
-from dovetail.flows.plain_file import write_plain
+from dovetail.jobs.plain_file import write_plain
 from dovetail.pack import compress, decompress, describe, read, read_header
 from dovetail.pack.dtypes import raw_bytes
 from dovetail.pack.streams import _number

@@ -15,12 +15,12 @@ from torch import nn
 
 from dovetail.core.errors import ContractError, CutError, DovetailError, FormatError, RecipeError
 from dovetail.core.plain import to_plain
+from dovetail.measure.forward import outputs_of
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.linearised import Linearised
 from dovetail.parts.part import Part, build
 from dovetail.parts.recipe import Build, Cut, Linearise, in_words, read_recipe, rebuild
-from dovetail.running.forward import outputs_of
 from dovetail.testing import check_part
 
 

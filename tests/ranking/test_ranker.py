@@ -14,10 +14,10 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.parts.contract import Contract, Port
 from dovetail.ranking.expected import expected_accuracy
 from dovetail.ranking.jackknife import dealt
-from dovetail.ranking.over import rank_over
 from dovetail.ranking.ranker import rank
 from dovetail.ranking.sample import sampled
 from dovetail.ranking.scores import score
+from dovetail.ranking.several_tasks import rank_over
 from dovetail.report.page import write_report
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.pairs import Pairs

@@ -8,10 +8,10 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.errors import ContractError, SettingsError, TaskError
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.part import as_part
 from dovetail.ranking import task2vec
 from dovetail.ranking.task2vec import task_distance, task_embedding
-from dovetail.running.preprocess import prepare
 from dovetail.tasks.derive import inverted, only_classes, rotated
 
 

@@ -12,7 +12,7 @@ from dovetail.core.errors import MissingExtraError, SettingsError
 from dovetail.core.views import Heatmap, Text
 from dovetail.report import draw_figure, draw_heatmap, export_figures, standalone
 from dovetail.report.export import _font, to_png
-from dovetail.report.lettering import text_width
+from dovetail.report.text import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dovetail.core.views import Figure, Series
 from dovetail.report import draw_figure, standalone
 from dovetail.report.axes import HALF, NARROW, WIDTH, lay_out
-from dovetail.report.lettering import text_width
 from dovetail.report.marks import Point, placed, sifted, thinned
+from dovetail.report.text import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 KINDS = ["line", "scatter", "bar"]

@@ -13,7 +13,7 @@ from dovetail.core.views import Figure, Series
 from dovetail.report import draw_figure
 from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.blocks import figure_data
-from dovetail.report.lettering import clip, clip_apart, text_width
+from dovetail.report.text import clip, clip_apart, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ("first", "second", "third")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.report.lettering import show_ticks
 from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
+from dovetail.report.text import show_ticks
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 moderate = st.floats(-1e300, 1e300)

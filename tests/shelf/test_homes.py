@@ -6,9 +6,9 @@ import time
 import pytest
 
 from dovetail.core.errors import ShelfError
-from dovetail.shelf import homes as homes_module
-from dovetail.shelf.homes import Homes
+from dovetail.shelf import name_folders as homes_module
 from dovetail.shelf.index import FEW, Index
+from dovetail.shelf.name_folders import Homes
 from dovetail.shelf.store import Shelf
 
 

@@ -185,7 +185,7 @@ def test_the_same_parts_added_by_four_at_once_are_there_once_with_every_tag(tmp_
 OPEN_MANY = """
     from pathlib import Path
     from dovetail.core.errors import ShelfError
-    from dovetail.shelf.homes import Homes
+    from dovetail.shelf.name_folders import Homes
     homes = Homes(Path(folder))
     for i in range(60):
         try:

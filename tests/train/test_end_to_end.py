@@ -9,11 +9,11 @@ from train.bare_loop import train_barely
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.core.records import load_record
+from dovetail.measure.evaluate import evaluate
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part, build
-from dovetail.running.evaluate import evaluate
-from dovetail.running.preprocess import prepare
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
 from dovetail.train import end_to_end as module_under_test

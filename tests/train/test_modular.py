@@ -11,17 +11,17 @@ from train.bare_loop import train_barely
 from dovetail.core.errors import SettingsError, TaskError, TrainingError
 from dovetail.core.records import load_record
 from dovetail.core.seeds import derived_seed
+from dovetail.measure.evaluate import evaluate
+from dovetail.measure.preprocess import prepare
 from dovetail.objectives.pairwise import Pairwise, mean_kernel
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build
-from dovetail.running.evaluate import evaluate
-from dovetail.running.preprocess import prepare
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.task import Task
 from dovetail.train import modular
 from dovetail.train.modular_record import ModularTraining
-from dovetail.train.places import output_point
+from dovetail.train.where_to_cut import output_point
 
 
 def weights(module):

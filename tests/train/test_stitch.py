@@ -14,12 +14,12 @@ from dovetail.core.errors import (
     TaskError,
     TrainingError,
 )
+from dovetail.measure.evaluate import evaluate
+from dovetail.measure.forward import outputs_of
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.norms import uses_batch_statistics, with_batch_statistics
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.running.evaluate import evaluate
-from dovetail.running.forward import outputs_of
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import dovetail as dt
-from dovetail.measures.weights import stable_rank, weight_entropy
+from dovetail.measure.weights import stable_rank, weight_entropy
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
 from dovetail.train.weight_history import WeightHistory, WeightsOverTraining

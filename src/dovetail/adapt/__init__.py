@@ -13,6 +13,7 @@ from dovetail.adapt.calibration_record import (
     coverage_of,
 )
 from dovetail.adapt.classifier import LinearizedClassifier
+from dovetail.adapt.finetuned import FineTuned
 from dovetail.adapt.plan import Plan
 from dovetail.adapt.probe import Probe
 from dovetail.adapt.probe_regressor import ProbeRegressor
@@ -24,6 +25,7 @@ __all__ = [
     "AdaptiveBayesianRegressor",
     "Calibration",
     "Coverage",
+    "FineTuned",
     "LinearizedClassifier",
     "LinearizedRegressor",
     "Plan",

@@ -42,14 +42,14 @@ from dovetail.core.errors import (
     first_line,
 )
 from dovetail.core.seeds import generator
-from dovetail.parts.part import Part
-from dovetail.running.estimator_inputs import (
+from dovetail.measure.estimator_inputs import (
     as_inputs,
     as_numbers,
     refuse_other_count,
     seed_of,
 )
-from dovetail.running.features import pooled
+from dovetail.measure.features import pooled
+from dovetail.parts.part import Part
 
 __all__ = ["AdaptiveBayesianRegressor"]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Series, Table, Text, View
-from dovetail.measures.calibration import (
+from dovetail.measure.arrays import doubles
+from dovetail.measure.calibration import (
     Bin,
     Scheme,
     brier,
@@ -18,10 +19,15 @@ from dovetail.measures.calibration import (
     overconfidence,
     reliability,
 )
-from dovetail.measures.coverage import LEVELS, Covered, coverage_curve, crps, gaussian_nll
-from dovetail.measures.inputs import doubles
-from dovetail.measures.outputs import number_measures
-from dovetail.measures.shares import share_interval
+from dovetail.measure.coverage import (
+    LEVELS,
+    Covered,
+    coverage_curve,
+    crps,
+    gaussian_nll,
+    share_interval,
+)
+from dovetail.measure.outputs import number_measures
 
 __all__ = ["Calibration", "Coverage", "calibration_of", "coverage_of"]
 

@@ -22,14 +22,14 @@ from dovetail.adapt.plan import Plan, plan_for
 from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
-from dovetail.measures.temperature import fit_temperature, log_probabilities
-from dovetail.parts.part import Part
-from dovetail.running.estimator_inputs import (
+from dovetail.measure.estimator_inputs import (
     as_classes,
     as_labels,
     refuse_other_count,
     seed_of,
 )
+from dovetail.measure.temperature import fit_temperature, log_probabilities
+from dovetail.parts.part import Part
 
 __all__ = ["LinearizedClassifier"]
 

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from dovetail.adapt.networks import copied
 from dovetail.core.errors import ContractError, CutError, SettingsError
 from dovetail.linalg.parameters import refuse_lazy
+from dovetail.measure.estimator_inputs import as_inputs
+from dovetail.measure.features import Pooling, pooled
+from dovetail.measure.forward import outputs_of
 from dovetail.parts.activation import trailing_activation
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.joining import join
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part, build
-from dovetail.running.estimator_inputs import as_inputs
-from dovetail.running.features import Pooling, pooled
-from dovetail.running.forward import outputs_of
 from dovetail.tasks.arrays import as_float
 
 __all__ = ["Front", "front_of", "with_head"]

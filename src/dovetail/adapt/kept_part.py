@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dovetail.adapt.readout import OFFSET
+from dovetail.measure.estimator_inputs import class_names
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.linearised import Linearised
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Linearise
-from dovetail.running.estimator_inputs import class_names
 
 if TYPE_CHECKING:
     from dovetail.adapt.linearized import Linearized

@@ -21,8 +21,8 @@ from dovetail.adapt.readout import OFFSET, Readout, chosen_columns, drawn_projec
 from dovetail.core.errors import ContractError, SettingsError, first_line, shown
 from dovetail.linalg.parameters import chosen_parameters
 from dovetail.linalg.tangent import TangentFeatures
+from dovetail.measure.estimator_inputs import as_inputs, seed_of
 from dovetail.parts.part import Part, as_part
-from dovetail.running.estimator_inputs import as_inputs, seed_of
 
 __all__ = ["Linearized", "Mean"]
 

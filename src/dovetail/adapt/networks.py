@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from dovetail.core.seeds import seeded
 from dovetail.linalg.parameters import refuse_lazy
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.part import Part, as_part, build
-from dovetail.running.preprocess import prepare
 from dovetail.tasks.arrays import as_float
 
 __all__ = ["copied", "default_network", "network_of", "standardising"]

@@ -31,14 +31,14 @@ from dovetail.adapt.logistic import fit_logistic
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.ridge import solve
 from dovetail.linalg.ridge_sums import Linear, Penalty
-from dovetail.parts.origin import Origin
-from dovetail.parts.part import Part
-from dovetail.running.estimator_inputs import (
+from dovetail.measure.estimator_inputs import (
     as_classes,
     class_names,
     refuse_other_count,
     seed_of,
 )
+from dovetail.parts.origin import Origin
+from dovetail.parts.part import Part
 
 __all__ = ["Probe", "temperature_of"]
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from dovetail.adapt.bayes_linear import BayesLinear, fit_bayes
 from dovetail.adapt.front import front_of, with_head
 from dovetail.core.errors import SettingsError
+from dovetail.measure.estimator_inputs import as_numbers, refuse_other_count
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
-from dovetail.running.estimator_inputs import as_numbers, refuse_other_count
 
 __all__ = ["ProbeRegressor", "told"]
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.running.estimator_inputs import (
+from dovetail.measure.estimator_inputs import (
     as_numbers,
     as_rows,
     refuse_other_count,

@@ -28,7 +28,7 @@ from dovetail.adapt.priors import (
 )
 from dovetail.adapt.readout import OFFSET
 from dovetail.core.errors import SettingsError, TaskError, shown
-from dovetail.running.estimator_inputs import as_numbers, refuse_other_count, seed_of
+from dovetail.measure.estimator_inputs import as_numbers, refuse_other_count, seed_of
 
 __all__ = ["LinearizedRegressor"]
 

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     need_parts([args.part], args.shelf)
     need_tasks([args.task], args.data)
-    from dovetail.flows.adapt import adapt
+    from dovetail.jobs.adapt import adapt
 
     outcome = adapt(
         args.part,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dovetail.core.views import View
-    from dovetail.flows.outcome import Outcome
+    from dovetail.jobs.outcome import Outcome
 
 __all__ = [
     "add_data",

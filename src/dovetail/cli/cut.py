@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from dovetail.cli.early import need_parts
 
     need_parts([args.part], args.shelf)
-    from dovetail.flows.cut import cut, list_points
+    from dovetail.jobs.cut import cut, list_points
 
     if args.at is None:
         return common.show(list_points(args.part, shelf=args.shelf), args)

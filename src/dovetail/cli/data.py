@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     names = tuple(KNOWN) if args.all else args.names
     for name in names:
         need_data(name)
-    from dovetail.flows import data
+    from dovetail.jobs import data
 
     return common.show(data.get(names, data=args.data, way=args.way), args)
 
@@ -83,6 +83,6 @@ def _list(args: argparse.Namespace) -> int:
         if common.paper() == "pipe" or (common.paper() and len(lines[1]) < columns()):
             print(*lines, "", HINT, "", sep="\n")
             return 0
-    from dovetail.flows import data  # numpy loads here
+    from dovetail.jobs import data  # numpy loads here
 
     return common.show(data.ls(data=args.data), args)

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from dovetail.core.views import View
-    from dovetail.flows.demo import demo
+    from dovetail.jobs.demo import demo
     from dovetail.report.terminal import print_view
 
     torch.set_num_threads(1)  # for networks this small a second thread costs more than it brings

@@ -1,6 +1,6 @@
 """Mistakes that are told before torch is loaded: tasks and parts that are not there.
 
-Every command asks here first.  The flows look again, for those who call them from Python.
+Every command asks here first.  The jobs look again, for those who call them from Python.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dovetail.cli import common
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from dovetail.flows.outcome import Outcome
+    from dovetail.jobs.outcome import Outcome
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse_both(args)
     need_parts([*args.parts, args.reference], args.shelf)
     need_tasks([args.task], args.data)
-    from dovetail.flows.join import JoinRefused  # torch loads here
+    from dovetail.jobs.join import JoinRefused  # torch loads here
 
     try:
         return common.show(_outcome(args), args)
@@ -90,8 +90,8 @@ def _refuse_both(args: argparse.Namespace) -> None:
 
 
 def _outcome(args: argparse.Namespace) -> Outcome:
-    from dovetail.flows.join import explain, join
-    from dovetail.flows.mend import mend
+    from dovetail.jobs.join import explain, join
+    from dovetail.jobs.mend import mend
 
     where = {
         "task": args.task,

@@ -77,7 +77,7 @@ _OPTIONS = {
     "auxiliaries=": "--auxiliary",
     "moving=True": "--moving",
     "rp_head=": "--rp",
-    "extend it first: train.extend_classes": "extend it first with 'dovetail reuse extend'",
+    "extend it first: reuse.extend_classes": "extend it first with 'dovetail reuse extend'",
     "which by= does": "which --by does",
     "at= names": "--at names",
     "say at= to": "say --at to",

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         )
     need_source(args)
     need_tasks([args.task], args.data)
-    from dovetail.flows.pack import pack, pack_all  # torch loads here
+    from dovetail.jobs.pack import pack, pack_all  # torch loads here
 
     asked = ("rule", "extra_bits", "bits", "channels", "seed")
     how = {name: getattr(args, name) for name in asked if given(args, (name,))}

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if args.most is not None:
         need_least("--most", args.most, 1)
     need_tasks([args.inputs], args.data)
-    from dovetail.flows.predict import predict
+    from dovetail.jobs.predict import predict
 
     outcome = predict(
         args.part,

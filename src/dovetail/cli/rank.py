@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     need_tasks(args.tasks, args.data)
     if named := [part for part in args.parts if not part.endswith("*")]:
         need_parts(named, args.shelf)
-    from dovetail.flows.rank import rank
+    from dovetail.jobs.rank import rank
 
     at = args.at if args.at is None or len(args.at) > 1 else args.at[0]
     chosen = {} if args.by is None else {"by": args.by}

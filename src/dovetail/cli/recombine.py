@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     need_halves(args.fronts, "front", args.shelf)
     need_halves(args.heads, "head", args.shelf)
     need_tasks(args.tasks, args.data)
-    from dovetail.flows.recombine import recombine
+    from dovetail.jobs.recombine import recombine
 
     outcome = recombine(
         args.fronts,

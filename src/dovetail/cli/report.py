@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             raise FormatError(f"{source}: no such file")
     if args.shelf is not None:
         need_folder(args.shelf)
-    from dovetail.flows.report import report
+    from dovetail.jobs.report import report
 
     outcome = report(
         args.records,

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from typing import Any
 
-    from dovetail.flows.outcome import Outcome
+    from dovetail.jobs.outcome import Outcome
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -230,7 +230,7 @@ _GIVEN = (
     *("channels", "by", "front", "fronts", "classes", "moving", "others", "steps", "name"),
     *("shelf", "data", "seed", "resume", *_LOOP, *_RESUMED),
 )
-"""What is handed on to the flow when it was said."""
+"""What is handed on to the job when it was said."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -249,7 +249,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _outcome(args: argparse.Namespace) -> Outcome:
-    from dovetail.flows import reuse_front, reuse_head
+    from dovetail.jobs import reuse_front, reuse_head
 
     said = vars(args)
     given = {name: said[name] for name in _GIVEN if said.get(name) is not None}

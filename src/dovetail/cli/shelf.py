@@ -10,7 +10,7 @@ from dovetail.cli.parsing import branches
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from dovetail.flows.outcome import Outcome
+    from dovetail.jobs.outcome import Outcome
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -175,7 +175,7 @@ def _tell(args: argparse.Namespace, paper: str) -> int:
 
 
 def _outcome(args: argparse.Namespace) -> Outcome:
-    from dovetail.flows import shelf
+    from dovetail.jobs import shelf
 
     match args.action:
         case "ls" | "find":

@@ -225,7 +225,7 @@ def _number_or_auto(text: str) -> float | str:
 def run(args: argparse.Namespace) -> int:
     """Train and shelve."""
     from dovetail.cli.early import need_parts, need_tasks
-    from dovetail.flows.train_ways import OPTIONS, check_asked
+    from dovetail.jobs.train_ways import OPTIONS, check_asked
 
     options = {name: getattr(args, name) for name in ("patience", *OPTIONS)}
     check_asked(
@@ -238,7 +238,7 @@ def run(args: argparse.Namespace) -> int:
     need_tasks(args.task, args.data)
     if args.start:
         need_parts(args.start, args.shelf)
-    from dovetail.flows.train import train  # torch loads here
+    from dovetail.jobs.train import train  # torch loads here
 
     outcome = train(
         args.task,

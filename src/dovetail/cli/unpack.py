@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.all_parts:
         refuse(args, ("name", "replace", "most_gigabytes"), "cannot be used with --all")
     need_source(args)
-    from dovetail.flows.unpack import unpack, unpack_all  # torch loads here
+    from dovetail.jobs.unpack import unpack, unpack_all  # torch loads here
 
     if args.all_parts:
         return common.show(unpack_all(to=args.to, shelf=args.shelf), args)

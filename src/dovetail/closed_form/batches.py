@@ -18,7 +18,7 @@ from dovetail.closed_form.spread import Spread
 from dovetail.closed_form.targets import Targets
 from dovetail.core.errors import DovetailError, TaskError
 from dovetail.dist.group import merge_across, told_by_each
-from dovetail.running.estimator_inputs import as_inputs, as_weights
+from dovetail.measure.estimator_inputs import as_inputs, as_weights
 from dovetail.tasks.arrays import as_float
 
 __all__ = ["Read", "Stream", "read_batch", "reblocked", "refuse_other_kind", "surveyed", "weighed"]

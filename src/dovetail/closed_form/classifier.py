@@ -10,7 +10,7 @@ from dovetail.closed_form.estimators import PlatonicEstimator
 from dovetail.closed_form.layers import Layer
 from dovetail.closed_form.network import two_columns
 from dovetail.closed_form.targets import ClassTargets
-from dovetail.running.estimator_inputs import class_names
+from dovetail.measure.estimator_inputs import class_names
 
 __all__ = ["PlatonicClassifier"]
 

@@ -33,9 +33,9 @@ from dovetail.closed_form.targets import Targets
 from dovetail.core.errors import shown
 from dovetail.core.progress import progress
 from dovetail.dist.group import check_group, told_by_each
+from dovetail.measure.estimator_inputs import as_inputs
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
-from dovetail.running.estimator_inputs import as_inputs
 from dovetail.tasks.arrays import as_float
 
 __all__ = ["PlatonicEstimator"]

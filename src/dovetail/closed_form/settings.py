@@ -13,7 +13,7 @@ from dovetail.closed_form.platonic import SOLVERS
 from dovetail.closed_form.projections import PROJECTIONS
 from dovetail.closed_form.scaling import SCALES
 from dovetail.core.errors import SettingsError, nearest, shown
-from dovetail.running.estimator_inputs import seed_of
+from dovetail.measure.estimator_inputs import seed_of
 
 __all__ = ["Settings", "settings_of"]
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from dovetail.core.errors import TaskError, nearest, shown
 from dovetail.dist.group import told_by_each
-from dovetail.running.estimator_inputs import as_labels, as_numbers
+from dovetail.measure.estimator_inputs import as_labels, as_numbers
 
 __all__ = ["ClassTargets", "NumberTargets", "Targets"]
 

@@ -35,8 +35,8 @@ from dovetail.core.seeds import generator
 from dovetail.lens.similarity_record import JacobianSimilarity
 from dovetail.linalg.parameters import Choice
 from dovetail.linalg.tangent import TangentFeatures
+from dovetail.measure.preprocess import prepare, refuse_other_inputs
 from dovetail.parts.part import Part
-from dovetail.running.preprocess import prepare, refuse_other_inputs
 from dovetail.tasks.task import Split, Task, as_float
 
 __all__ = ["jacobian_similarity"]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.objectives.asking import check_batch, check_images, scores_of, share_right
+from dovetail.objectives.pretext import check_batch, check_images, scores_of, share_right
 from dovetail.objectives.unit import unit_rows
 
 __all__ = ["Views"]

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.objectives.arrangements import ALPHABET, spread_out
-from dovetail.objectives.asking import Pretext, check_batch, check_images, scores_of, share_right
 from dovetail.objectives.contrast import Views
+from dovetail.objectives.pretext import Pretext, check_batch, check_images, scores_of, share_right
 
 __all__ = ["PRETEXTS", "Jigsaw", "Pretext", "Rotation", "Views", "pretext_named"]
 

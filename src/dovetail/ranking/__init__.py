@@ -8,11 +8,11 @@ good a score is where the truth is known.
 from dovetail.ranking.expected import Expected, Head, expected_accuracy, fit_head
 from dovetail.ranking.judge import Judgement, judge
 from dovetail.ranking.ntk import ntk_score, tangent_kernel
-from dovetail.ranking.over import RankingOver, rank_over
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.ranker import rank
 from dovetail.ranking.records import Place, Ranking
 from dovetail.ranking.scores import SCORES, Score, score
+from dovetail.ranking.several_tasks import RankingOver, rank_over
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.task2vec import task_distance, task_embedding
 from dovetail.ranking.task_map import TaskMap, task_map

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 from dovetail.linalg.ridge import Penalty, fit
-from dovetail.measures.outputs import label_measures, number_measures
+from dovetail.measure.outputs import label_measures, number_measures
 from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
 
 __all__ = ["Head", "HeadKind", "coded", "fit_head"]

@@ -31,13 +31,13 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError, neares
 from dovetail.core.seeds import generator
 from dovetail.linalg.kernel_ridge import kernel_leave_one_out
 from dovetail.linalg.tangent import TangentFeatures
+from dovetail.measure.features import Pooling, pooled
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.preprocess import prepare
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.ranking.baselines.ridge_loo import accuracy_of, explained
 from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
-from dovetail.running.features import Pooling, pooled
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare
 
 __all__ = ["OUTPUTS", "kernel_alignment", "kernel_loo", "ntk_score", "tangent_kernel"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError, nearest
-from dovetail.ranking.sums.taking import LEAST, as_rows, lengths_of, rows_a_chunk
+from dovetail.ranking.sums.rows_given import LEAST, as_rows, lengths_of, rows_a_chunk
 
 __all__ = ["PAIR_KINDS", "PairSums"]
 

@@ -15,6 +15,8 @@ from dovetail.core.errors import DovetailError, SettingsError, TaskError
 from dovetail.core.progress import progress
 from dovetail.dist.group import rank_and_size
 from dovetail.dist.rows import gathered, my_share
+from dovetail.measure.features import Pooling, features, features_along
+from dovetail.measure.forward import outputs_of
 from dovetail.parts.cutting import CutPoint, cut
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Candidate, Parts, candidate, named
@@ -25,9 +27,6 @@ from dovetail.ranking.records import LeftOut, Place, Ranking
 from dovetail.ranking.sample import sampled
 from dovetail.ranking.scores import needs_network
 from dovetail.ranking.winner import honest_intervals, honest_winner
-from dovetail.running.along import features_along
-from dovetail.running.features import Pooling, features
-from dovetail.running.forward import outputs_of
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["rank"]

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError
+from dovetail.ranking.sums.all_sums import Sums
 from dovetail.ranking.sums.class_sums import ClassSums
 from dovetail.ranking.sums.folding import class_gaussians, fold
 from dovetail.ranking.sums.from_sums import ScoresFromSums, known_kind
+from dovetail.ranking.sums.rows_given import as_rows, as_targets, lengths_of
 from dovetail.ranking.sums.rows_kept import KeptRows
-from dovetail.ranking.sums.taking import as_rows, as_targets, lengths_of
-from dovetail.ranking.sums.whole import Sums
 
 __all__ = ["PairStatistics"]
 

@@ -23,11 +23,11 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
 from dovetail.core.seeds import generator
+from dovetail.measure.features import pooled
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.preprocess import prepare, refuse_other_inputs
 from dovetail.parts.modes import evaluating
 from dovetail.parts.part import Part, as_part
-from dovetail.running.features import pooled
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare, refuse_other_inputs
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["task_distance", "task_embedding"]

@@ -9,9 +9,9 @@ from functools import cached_property
 
 from dovetail.core.views import Figure
 from dovetail.report.cells import place_name
-from dovetail.report.lettering import clip_apart, show_ticks, text_width
 from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
+from dovetail.report.text import clip_apart, show_ticks, text_width
 
 __all__ = ["HALF", "NARROW", "WIDTH", "Frame", "lay_out", "value_axis"]
 

@@ -10,7 +10,7 @@ from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
-from dovetail.report.lettering import escape
+from dovetail.report.text import escape
 
 __all__ = [
     "draw_block",

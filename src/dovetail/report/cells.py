@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.core.views import Cell
-from dovetail.report.lettering import show_number
+from dovetail.report.text import show_number
 
 __all__ = ["is_number", "is_numeric", "place_name", "show_cell"]
 

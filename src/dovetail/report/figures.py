@@ -8,11 +8,11 @@ from dovetail.core.views import Figure
 from dovetail.report.axes import WIDTH, Frame, lay_out
 from dovetail.report.intervals import draw_intervals
 from dovetail.report.legend import draw_legend
-from dovetail.report.lettering import wrap
 from dovetail.report.marks import draw_series
 from dovetail.report.plot import Plot
 from dovetail.report.polar import draw_polar
 from dovetail.report.svg import label, picture, tag, title
+from dovetail.report.text import wrap
 
 __all__ = ["draw_figure"]
 

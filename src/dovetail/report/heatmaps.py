@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dovetail.core.views import Heatmap
 from dovetail.report.colours import STEPS
-from dovetail.report.lettering import clip, escape, show_number, text_width
 from dovetail.report.svg import label, picture, tag, title
+from dovetail.report.text import clip, escape, show_number, text_width
 
 __all__ = ["Colouring", "colouring", "draw_heatmap"]
 

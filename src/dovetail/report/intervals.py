@@ -10,11 +10,11 @@ from dovetail.core.views import Figure, Series
 from dovetail.report.axes import value_axis
 from dovetail.report.cells import place_name
 from dovetail.report.legend import symbol
-from dovetail.report.lettering import clip_apart, show_number, text_width
 from dovetail.report.marks import series_group
 from dovetail.report.plot import Plot, names_of
 from dovetail.report.scales import Scale
 from dovetail.report.svg import label, tag
+from dovetail.report.text import clip_apart, show_number, text_width
 
 __all__ = ["draw_intervals"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dovetail.core.views import Figure
-from dovetail.report.lettering import clip, text_width
 from dovetail.report.svg import label, tag
+from dovetail.report.text import clip, text_width
 
 __all__ = ["draw_legend", "style_of", "symbol"]
 

@@ -14,9 +14,9 @@ from dovetail.core.views import Block, Table, Text
 from dovetail.report.blocks import figure_data
 from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.export import Drawn, drawings_of
-from dovetail.report.lettering import escape
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
+from dovetail.report.text import escape
 
 __all__ = ["render_markdown", "write_markdown"]
 

@@ -16,8 +16,8 @@ from dovetail.core.views import Figure, Series
 from dovetail.report.axes import Frame
 from dovetail.report.cells import place_name
 from dovetail.report.legend import style_of, symbol
-from dovetail.report.lettering import show_number
 from dovetail.report.svg import tag
+from dovetail.report.text import show_number
 
 __all__ = ["Point", "draw_series", "placed", "series_group", "sifted", "thinned"]
 

@@ -12,10 +12,10 @@ from dovetail.core.records import Record
 from dovetail.core.views import Table
 from dovetail.report.blocks import draw_table, draw_view
 from dovetail.report.embedding import embed
-from dovetail.report.lettering import escape
 from dovetail.report.markdown import write_markdown
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import figure_css
+from dovetail.report.text import escape
 
 __all__ = ["SUFFIXES", "check_suffix", "render_page", "write_report"]
 

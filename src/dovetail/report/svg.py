@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Literal
 
 from dovetail.report.colours import PALETTES, by_theme, heat_rules, palette_rules
-from dovetail.report.lettering import clip, escape, wrap
+from dovetail.report.text import clip, escape, wrap
 
 __all__ = ["figure_css", "label", "picture", "standalone", "tag", "title"]
 

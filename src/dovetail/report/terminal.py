@@ -16,7 +16,7 @@ from dovetail.core.words import harmless, one_line
 from dovetail.report.bounds import MOST_CELLS, bounded
 from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.grid import columns_that_fit, lines_of
-from dovetail.report.lettering import show_number
+from dovetail.report.text import show_number
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,11 +22,13 @@ __all__ = [
     "HALVES",
     "choose",
     "folders",
+    "name_of",
     "names",
     "need_folder",
     "need_part",
     "refused",
     "stamp",
+    "stem_of",
     "versions",
 ]
 
@@ -76,6 +78,32 @@ def need_part(ref: str, shelf: Path | str, endings: Sequence[str] = ()) -> None:
             choose(wanted, versions(shelf, wanted.name), shelf)
     except OSError as error:
         raise refused("read", shelf, error) from None
+
+
+def name_of(ref: str) -> str:
+    """A part's name without its version or its folder's path.
+
+    >>> name_of("lenet@2"), name_of("parts/lenet")
+    ('lenet', 'lenet')
+    """
+    return os.path.basename(ref.rstrip("/")).partition("@")[0]
+
+
+def stem_of(ref: str) -> str:
+    """The name of the network that a half was cut from; of anything else its own.
+
+    >>> stem_of("pair.digits.front@2"), stem_of("low.back"), stem_of("low")
+    ('pair.digits', 'low', 'low')
+    """
+    name = name_of(ref)
+    return next(
+        (
+            name.removesuffix(end)
+            for end in (*HALVES["front"], *HALVES["head"])
+            if name.endswith(end)
+        ),
+        name,
+    )
 
 
 def choose(wanted: Reference, found: Collection[int], shelf: Path | str) -> int:

@@ -19,10 +19,10 @@ from dovetail.core.plain import to_plain
 from dovetail.parts.contract import Contract
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.fits import MeasuredFit, keep, kept, neighbours
-from dovetail.shelf.homes import Homes
 from dovetail.shelf.index import Index, slots
 from dovetail.shelf.lineage import Lineage, trace
 from dovetail.shelf.listing import PartCard, ShelfList, card_of, list_of
+from dovetail.shelf.name_folders import Homes
 from dovetail.shelf.names import check_tags, read_reference
 from dovetail.shelf.notes import Note, now
 from dovetail.shelf.paths import End, Route, find_route

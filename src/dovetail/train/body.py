@@ -20,9 +20,9 @@ from dovetail.parts.weights import digest_of, raw_bytes
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import WATCHED
+from dovetail.train.module_inputs import Supply
 from dovetail.train.options import named
 from dovetail.train.pair_batches import FromLabels, FromPairs, PairBatch, PairSource, WithViews
-from dovetail.train.supply import Supply
 
 __all__ = ["Body", "Objective", "Supervision", "objective_for", "objective_words"]
 

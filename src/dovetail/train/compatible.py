@@ -23,17 +23,17 @@ from torch import nn
 from dovetail.core.device import choose_device
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.seeds import derived_seed
-from dovetail.objectives.asking import Pretext
+from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.fitting.auxiliaries import AUXILIARIES, shared_heads
+from dovetail.train.fitting.cuts import At, cut_networks, identical_starts, start_alike
 from dovetail.train.fitting.finishing import finished_group
 from dovetail.train.fitting.group import Group, Member
 from dovetail.train.fitting.record import CompatibleFit, Stage
-from dovetail.train.fitting.seams import At, cut_networks, identical_starts, start_alike
 from dovetail.train.options import LoopOptions, Options
 from dovetail.train.stages import stage_file
 from dovetail.train.supervision import augmentation, starting_facts, try_once, twin

@@ -15,6 +15,7 @@ from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.averaged import Together, own_rows, own_seed
 from dovetail.train.fit import Fit, Training
 from dovetail.train.loop import run_loop
 from dovetail.train.options import LoopOptions, Options, named
@@ -30,7 +31,6 @@ from dovetail.train.supervision import (
     validation,
 )
 from dovetail.train.targets import NATURAL, target_scale
-from dovetail.train.together import Together, own_rows, own_seed
 
 __all__ = ["end_to_end"]
 

@@ -22,6 +22,7 @@ from dovetail.core.errors import DovetailError, FormatError, TrainingError, firs
 from dovetail.core.plain import from_plain
 from dovetail.core.progress import progress
 from dovetail.core.seeds import derived_seed, reseed
+from dovetail.train.averaged import Together
 from dovetail.train.checkpoint import (
     Checkpoint,
     Progress,
@@ -36,7 +37,6 @@ from dovetail.train.fit import WATCHED, best_epoch
 from dovetail.train.interrupts import between_steps
 from dovetail.train.optimisers import Schedule, make_optimiser
 from dovetail.train.options import Moment, Options
-from dovetail.train.together import Together
 
 __all__ = ["EpochSource", "run_loop"]
 

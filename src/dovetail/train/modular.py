@@ -29,8 +29,8 @@ from dovetail.tasks.task import Task
 from dovetail.train.body import Body, Supervision, objective_for, objective_words
 from dovetail.train.fit import Fit
 from dovetail.train.modular_record import ModularTraining
+from dovetail.train.module_inputs import Supply, below
 from dovetail.train.options import LoopOptions, Options, named
-from dovetail.train.places import chosen_points, refuse_unfit, trainable
 from dovetail.train.stages import HEAD, Stages
 from dovetail.train.supervision import (
     Loss,
@@ -43,7 +43,7 @@ from dovetail.train.supervision import (
     validation,
 )
 from dovetail.train.supervision import head_loss as loss_named
-from dovetail.train.supply import Supply, below
+from dovetail.train.where_to_cut import chosen_points, refuse_unfit, trainable
 
 __all__ = ["modular"]
 

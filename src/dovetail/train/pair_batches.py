@@ -13,7 +13,7 @@ from dovetail.core.seeds import generator
 from dovetail.objectives.relations import Relations, relations_of_labels
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import as_float
-from dovetail.train.supply import Supply
+from dovetail.train.module_inputs import Supply
 
 __all__ = ["FromLabels", "FromPairs", "PairBatch", "PairSource", "WithViews"]
 
@@ -41,7 +41,7 @@ class FromLabels:
     The last rows of an epoch that fill no batch are left out: so few make few pairs.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.train.supply import below
+    >>> from dovetail.train.module_inputs import below
     >>> entrance = below(build("mlp", shape=(4,)), None)
     >>> supply = Supply(entrance, torch.rand(10, 4), torch.arange(10))
     >>> source = FromLabels(supply, torch.arange(10) % 2, 4, seed=0)
@@ -78,7 +78,7 @@ class FromPairs:
         seed: For the order.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.train.supply import below
+    >>> from dovetail.train.module_inputs import below
     >>> entrance = below(build("mlp", shape=(4,)), None)
     >>> supply = Supply(entrance, torch.rand(10, 4), torch.arange(10))
     >>> pairs = Pairs(torch.arange(5), torch.arange(5, 10), torch.arange(5) < 3)

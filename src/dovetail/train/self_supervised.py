@@ -27,16 +27,16 @@ from dovetail.parts.joining import join
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.answering import (
+from dovetail.train.fit import Fit
+from dovetail.train.loop import run_loop
+from dovetail.train.options import LoopOptions, Options
+from dovetail.train.pretext_answers import (
     chance_of,
     pretext_validation,
     refuse_other_answers,
     refuse_unanswerable,
     without_labels,
 )
-from dovetail.train.fit import Fit
-from dovetail.train.loop import run_loop
-from dovetail.train.options import LoopOptions, Options
 from dovetail.train.pretext_record import PretextTraining
 from dovetail.train.supervision import (
     augmentation,

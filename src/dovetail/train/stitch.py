@@ -22,22 +22,22 @@ from torch import Tensor, nn
 from dovetail.core.device import choose_device
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import seeded
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.joined import in_random_order
+from dovetail.measure.preprocess import prepare, refuse_other_inputs
 from dovetail.parts.joining import join
 from dovetail.parts.norms import uses_batch_statistics, with_batch_statistics
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, rebuild
 from dovetail.parts.stitching import Seam, seam, stitch_part
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare, refuse_other_inputs
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
 from dovetail.train.loop import run_loop
+from dovetail.train.module_inputs import Supply
 from dovetail.train.options import LoopOptions, Options
-from dovetail.train.recombined import in_random_order
 from dovetail.train.supervision import LOSSES, Prepared, starting_facts, validation
-from dovetail.train.supply import Supply
 
 __all__ = ["HeadNorms", "stitch"]
 

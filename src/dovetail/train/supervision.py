@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.measure.evaluate import measure
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.preprocess import prepare, preprocess_for
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, ports_of
 from dovetail.parts.structure import structure_of
-from dovetail.running.evaluate import measure
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare, preprocess_for
 from dovetail.tasks.arrays import take_rows
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches

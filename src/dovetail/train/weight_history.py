@@ -14,7 +14,7 @@ from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.dist.averaging import AS_USUAL
 from dovetail.dist.packed_mean import packed
-from dovetail.measures.weights import root_mean_square, stable_rank, weight_entropy
+from dovetail.measure.weights import root_mean_square, stable_rank, weight_entropy
 from dovetail.train.options import Moment
 
 __all__ = ["WeightHistory", "WeightsOverTraining"]

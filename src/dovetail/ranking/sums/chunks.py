@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dovetail.ranking.sums.taking import CHUNK, LEAST, MOST, lengths_of, rows_a_chunk
+from dovetail.ranking.sums.rows_given import CHUNK, LEAST, MOST, lengths_of, rows_a_chunk
 
 __all__ = ["Groups", "Rows"]
 

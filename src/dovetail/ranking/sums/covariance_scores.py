@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
+from dovetail.ranking.sums.all_sums import Sums
 from dovetail.ranking.sums.class_sums import ClassSums
 from dovetail.ranking.sums.logme import CUT, mean_evidence
 from dovetail.ranking.sums.number_sums import NumberSums
-from dovetail.ranking.sums.taking import CHUNK
-from dovetail.ranking.sums.whole import Sums
+from dovetail.ranking.sums.rows_given import CHUNK
 
 __all__ = ["CovarianceScores", "bhattacharyya"]
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import dovetail.ranking.sums.class_sums as class_sums
+from dovetail.ranking.sums.all_sums import Sums
 from dovetail.ranking.sums.chunks import Groups, Rows
 from dovetail.ranking.sums.class_sums import ClassSums
 from dovetail.ranking.sums.moments import HigherMoments, Moments, SecondMoment
 from dovetail.ranking.sums.number_sums import NumberSums
-from dovetail.ranking.sums.whole import Sums
 
 __all__ = ["class_gaussians", "fold"]
 

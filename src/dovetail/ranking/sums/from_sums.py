@@ -9,10 +9,10 @@ from torch import Tensor
 
 from dovetail.core.activations import KernelRange
 from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.ranking.sums.all_sums import Sums
 from dovetail.ranking.sums.class_sums import ClassSums
 from dovetail.ranking.sums.covariance_scores import CovarianceScores, bhattacharyya
 from dovetail.ranking.sums.kernel_scores import KernelSums, centred_alignment
-from dovetail.ranking.sums.whole import Sums
 
 __all__ = ["ALIASES", "KINDS", "NUMBER_KINDS", "ScoresFromSums", "known_kind"]
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from dovetail.core.activations import KernelRange
 from dovetail.core.errors import SettingsError, TaskError
+from dovetail.ranking.sums.all_sums import Sums
 from dovetail.ranking.sums.class_sums import ClassSums
 from dovetail.ranking.sums.number_sums import NumberSums
-from dovetail.ranking.sums.whole import Sums
 
 __all__ = ["KernelSums", "centred_alignment"]
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
-from dovetail.ranking.sums.taking import CHUNK
+from dovetail.ranking.sums.rows_given import CHUNK
 
 __all__ = ["CUT", "NOISE", "log_evidence", "mean_evidence"]
 

@@ -9,7 +9,7 @@ import torch
 from dovetail.core.errors import TaskError
 from dovetail.ranking.sums.logme import mean_evidence
 from dovetail.ranking.sums.moments import SecondMoment
-from dovetail.ranking.sums.taking import as_rows, as_targets, lengths_of
+from dovetail.ranking.sums.rows_given import as_rows, as_targets, lengths_of
 
 __all__ = ["logme"]
 

@@ -9,12 +9,12 @@ import torch
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import derived_seed
-from dovetail.objectives.asking import Pretext
+from dovetail.objectives.pretext import Pretext
 from dovetail.parts.heads import head_like
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
+from dovetail.train.fitting.cuts import Network
 from dovetail.train.fitting.group import Auxiliary
-from dovetail.train.fitting.seams import Network
 
 __all__ = ["AUXILIARIES", "shared_heads"]
 

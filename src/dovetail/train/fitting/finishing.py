@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dovetail.measure.joined import judged
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.weights import digest_of
 from dovetail.tasks.derive import only_classes
+from dovetail.train.fitting.cuts import Network
 from dovetail.train.fitting.group import Auxiliary
 from dovetail.train.fitting.record import OWN, CompatibleFit, CompatibleTraining, Stage
-from dovetail.train.fitting.seams import Network
-from dovetail.train.recombined import judged
 
 __all__ = ["finished_group"]
 

@@ -27,14 +27,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.core.seeds import derived_seed, generator
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.joined import in_random_order
+from dovetail.measure.preprocess import prepare
 from dovetail.objectives.common_classes import OTHER, common_class_loss, common_codes
 from dovetail.objectives.conflicts import project_conflicts
 from dovetail.objectives.pretexts import Pretext
 from dovetail.parts.modes import evaluating
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part
-from dovetail.running.forward import outputs_of
-from dovetail.running.preprocess import prepare
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
@@ -42,7 +43,6 @@ from dovetail.train.fit import WATCHED
 from dovetail.train.fitting.alternating import Alternating
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options
-from dovetail.train.recombined import in_random_order
 from dovetail.train.supervision import Prepared, labelled_batches, validation
 
 __all__ = ["Auxiliary", "Group", "Member"]

@@ -1,0 +1,339 @@
+"""Ways to adapt a part to few labels, side by side: fitted to the same, measured on the same."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.adapt.classifier import LinearizedClassifier
+from dovetail.adapt.finetuned import FineTuned
+from dovetail.adapt.probe import Probe
+from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.regressor import LinearizedRegressor
+from dovetail.adapt.ways_record import Adaptation, Band, Curve, Trial
+from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.progress import progress
+from dovetail.core.seeds import generator
+from dovetail.measure.calibration import brier, expected_calibration_error, nll, reliability
+from dovetail.measure.coverage import coverage, gaussian_nll
+from dovetail.measure.outputs import number_measures
+from dovetail.measure.temperature import fit_temperature
+from dovetail.parts.part import Part
+from dovetail.tasks.derive import few
+from dovetail.tasks.task import Split, Task
+
+__all__ = ["Choices", "Compared", "WAYS", "compare_ways", "drawn", "estimator_for"]
+
+WAYS = ("linearized", "probe", "finetune")
+"""Inference in the linearised network; a linear head on frozen features; training."""
+
+FULL = 25  # examples, at least, in each bin of a reliability curve
+GRID = 200  # inputs along which a band is drawn
+NORMAL_90 = 1.6448536269514722
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How ways are set up; each way takes what concerns it.
+
+    Attributes:
+        params: Which parameters may move, as patterns (not of a probe).
+        at: The cut point to take features at.
+        prior: Of the linearised network: ``"evidence"`` or ``"layers"``.
+        method: Of the linearised network.
+        link: Of the linearised network, for classes.
+        temperature: ``"validation"`` to fit one to the validation split, or ``"none"``.
+    """
+
+    params: tuple[str, ...] | None = None
+    at: str | None = None
+    prior: str = "evidence"
+    method: str = "auto"
+    link: str = "auto"
+    temperature: str = "none"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was measured; the estimators of the first draw of the most labels; and the same measures
+    of those on the validation split, if there is one."""
+
+    record: Adaptation
+    estimators: dict[str, Any]
+    validation: dict[str, dict[str, float]]
+
+    @property
+    def best(self) -> str:
+        """The way that does best on the validation split: the most accurate, and of equals the one
+        of the least log loss; of numbers the one of the least error.  Without one, the first."""
+        if not self.validation:
+            return self.record.ways[0]
+        if self.record.main == "rmse":
+            return min(self.validation, key=lambda how: self.validation[how]["rmse"])
+        scores = {how: (said["accuracy"], -said["nll"]) for how, said in self.validation.items()}
+        return max(scores, key=lambda how: scores[how])
+
+
+def compare_ways(
+    part: Part,
+    task: Task,
+    *,
+    ways: Sequence[str] = WAYS,
+    labels: Sequence[int] = (10,),
+    draws: int = 1,
+    choices: Choices | None = None,
+    seed: int = 0,
+    name: str = "",
+    show: bool | None = None,
+) -> Compared:
+    """Adapt a part to few labels of a task in several ways, and measure each on the test split.
+
+    Args:
+        part: Left as it is.
+        task: Of classes or numbers.
+        ways: Some of :data:`WAYS`.
+        labels: How many a class to draw from the training split; of numbers, how many in all.
+        draws: How often, with one seed after the other.
+        choices: See :class:`Choices`.
+        seed: The first.
+        name: What the record calls the part.
+        show: Progress bar: ``None`` on a terminal only.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.builtin import load_task
+    >>> found = compare_ways(build("mlp", hidden=(32,)), load_task("digits[0,1]"), ways=["probe"])
+    >>> found.record.mean("probe", 10, "accuracy") > 0.9
+    True
+    """
+    chosen = choices or Choices()
+    _refuse(task, ways, labels, draws, chosen)
+    counts = sorted(set(labels))
+    # The whole grid is drawn before any fit: too few examples are told at once.
+    small = {(k, s): drawn(task, k, seed=s) for k in counts for s in range(seed, seed + draws)}
+    trials: list[Trial] = []
+    estimators: dict[str, Any] = {}
+    with progress(f"adapting to {task.name}", len(small) * len(ways), show=show) as step:
+        for (count, number), one in small.items():
+            for how in ways:
+                fitted, trial = _trial(how, part, one, count, number, chosen)
+                trials.append(trial)
+                if (count, number) == (counts[-1], seed):
+                    estimators[how] = fitted
+                step(f"{how}, {count} labels")
+    first = small[counts[-1], seed]
+    flat = task.kind == "regression" and task.input_shape == (1,) and task.outputs == 1
+    record = Adaptation(
+        part=name or part.described,
+        task=task.name,
+        n=task.size("test"),
+        trials=tuple(trials),
+        curves=_curves(estimators, task) if task.kind == "classes" else (),
+        bands=_bands(estimators, task) if flat else (),
+        points=_points(first) if flat else (),
+        settings={
+            **{"seed": seed, "draws": draws, "labels": list(counts), "split": "test"},
+            **{"part_digest": part.digest, "task_fingerprint": task.fingerprint},
+            **asdict(chosen),
+        },
+    )
+    validation = {}
+    if task.size("validation"):
+        validation = {
+            how: _measures(estimator, task, "validation") for how, estimator in estimators.items()
+        }
+    return Compared(record, estimators, validation)
+
+
+def estimator_for(how: str, part: Part, kind: str, choices: Choices, *, seed: int = 0) -> Any:
+    """The estimator of one way, not fitted yet.
+
+    >>> from dovetail.parts.part import build
+    >>> type(estimator_for("probe", build("mlp"), "regression", Choices())).__name__
+    'ProbeRegressor'
+    """
+    params = None if choices.params is None else list(choices.params)
+    classes = kind == "classes"
+    if how == "finetune":
+        return FineTuned(part, kind=kind, params=params, at=choices.at, random_state=seed)
+    if how == "probe":
+        if classes:
+            return Probe(part, at=choices.at, random_state=seed)
+        return ProbeRegressor(part, at=choices.at)
+    about: dict[str, Any] = {
+        **{"params": params, "at": choices.at, "prior": choices.prior},
+        **{"method": choices.method, "random_state": seed},
+    }
+    if classes:
+        return LinearizedClassifier(part, link=choices.link, **about)
+    return LinearizedRegressor(part, **about)
+
+
+def drawn(task: Task, labels: int, *, seed: int = 0) -> Task:
+    """The task with so many labels to train on: a class, or of numbers in all.
+
+    >>> numbers = Task(torch.rand(40, 2), torch.rand(40), kind="regression", name="heat")
+    >>> drawn(numbers, 5)
+    Task('heat~5', regression to 1, 17 inputs 2, train 5 / validation 4 / test 8)
+    """
+    if task.kind == "classes":
+        return few(task, labels, seed=seed)
+    rows = task.indices("train")
+    if labels > len(rows):
+        raise TaskError(f"{task.name!r} has {len(rows)} examples in train, not {labels}")
+    some = rows[torch.randperm(len(rows), generator=generator(seed, "few"))[:labels]].sort().values
+    kept: dict[Split, Tensor] = {
+        "train": some,
+        "validation": task.indices("validation"),
+        "test": task.indices("test"),
+    }
+    return task.derived(f"{task.name}~{labels}", indices=kept)
+
+
+def _trial(
+    how: str, part: Part, task: Task, labels: int, seed: int, choices: Choices
+) -> tuple[Any, Trial]:
+    inputs, targets = _labelled(task, "train")
+    began = time.perf_counter()
+    estimator = estimator_for(how, part, task.kind, choices, seed=seed).fit(inputs, targets)
+    temperature = None
+    if choices.temperature == "validation":
+        temperature = _calibrate(estimator, *_labelled(task, "validation"))
+    fitted = time.perf_counter()
+    measures = _measures(estimator, task, "test")
+    return estimator, Trial(
+        how=how,
+        labels=labels,
+        n=len(inputs),
+        seed=seed,
+        measures=measures,
+        fit_seconds=fitted - began,
+        predict_seconds=time.perf_counter() - fitted,
+        temperature=temperature,
+    )
+
+
+def _labelled(task: Task, split: Split) -> tuple[Tensor, Any]:
+    """Inputs, and classes by name or numbers, as estimators take them."""
+    inputs, targets = task.subset(split)
+    if task.kind == "classes":
+        return inputs, np.array(task.classes)[targets.numpy()]
+    return inputs, targets.numpy()
+
+
+def _measures(estimator: Any, task: Task, split: Split) -> dict[str, float]:
+    inputs, targets = task.subset(split)
+    if task.kind == "classes":
+        probs = _probabilities(estimator, inputs, task)
+        return {
+            "accuracy": float((probs.argmax(1) == targets).double().mean()),
+            "nll": nll(probs, targets),
+            "ece": expected_calibration_error(probs, targets),
+            "brier": brier(probs, targets),
+        }
+    mean, std = _told(estimator, inputs)
+    wanted = targets.double().reshape(mean.shape)
+    found = {"rmse": number_measures(mean, wanted)["rmse"]}
+    if std is None:
+        return found
+    return found | {
+        "nll": gaussian_nll(mean, std, wanted),
+        "coverage": coverage(mean, std, wanted, 0.9),
+    }
+
+
+def _probabilities(estimator: Any, inputs: Tensor, task: Task) -> Tensor:
+    """``[n, c]``, float64, in the order of the task's classes."""
+    found = torch.as_tensor(estimator.predict_proba(inputs)).double()
+    places = estimator.classes_.tolist()
+    return found[:, [places.index(name) for name in task.classes]]
+
+
+def _told(estimator: Any, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Means, and deviations of new observations where the way tells them."""
+    if isinstance(estimator, FineTuned):
+        return torch.as_tensor(estimator.predict(inputs)).double(), None
+    mean, std = estimator.predict(inputs, return_std=True)
+    return torch.as_tensor(mean).double(), torch.as_tensor(std).double()
+
+
+def _calibrate(estimator: Any, inputs: Tensor, names: Any) -> float:
+    """Fit a temperature to labels that the way has not seen, and give it."""
+    if not isinstance(estimator, Probe):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without a mistake to learn from it stays at 1
+            return float(estimator.calibrate(inputs, names).temperature_)
+    logits = estimator.logits(inputs)
+    places = estimator.classes_.tolist()
+    codes = torch.tensor([places.index(name) for name in names.tolist()])
+    if bool((logits.argmax(1) == codes).all()):
+        return 1.0
+    found = fit_temperature(logits, codes)
+    estimator.coef_, estimator.intercept_ = estimator.coef_ / found, estimator.intercept_ / found
+    estimator.temperature_ *= found
+    return found
+
+
+def _curves(estimators: Mapping[str, Any], task: Task) -> tuple[Curve, ...]:
+    inputs, targets = task.subset("test")
+    bins = min(max(len(inputs) // FULL, 1), 10)
+    found = []
+    for how, estimator in estimators.items():
+        probs = _probabilities(estimator, inputs, task)
+        used = [b for b in reliability(probs, targets, bins, scheme="mass") if b.count]
+        sure = tuple(b.confidence or 0.0 for b in used)
+        found.append(Curve(how, sure, tuple(b.accuracy or 0.0 for b in used)))
+    return tuple(found)
+
+
+def _bands(estimators: Mapping[str, Any], task: Task) -> tuple[Band, ...]:
+    inputs = torch.cat([task.subset(split)[0] for split in ("train", "test")])
+    low, high = float(inputs.min()), float(inputs.max())
+    grid = torch.linspace(low, high, GRID)[:, None]
+    found = []
+    for how, estimator in estimators.items():
+        mean, std = _told(estimator, grid)
+        mean = mean.reshape(-1)
+        band = Band(how, tuple(grid[:, 0].tolist()), tuple(mean.tolist()))
+        if std is not None:
+            half = NORMAL_90 * std.reshape(-1)
+            ends = tuple((mean - half).tolist()), tuple((mean + half).tolist())
+            band = Band(band.how, band.x, band.mean, *ends)
+        found.append(band)
+    return tuple(found)
+
+
+def _points(task: Task) -> tuple[tuple[float, float], ...]:
+    inputs, targets = task.subset("train")
+    return tuple(zip(inputs[:, 0].tolist(), targets.reshape(-1).tolist(), strict=True))
+
+
+def _refuse(
+    task: Task, ways: Sequence[str], labels: Sequence[int], draws: int, choices: Choices
+) -> None:
+    if task.kind not in ("classes", "regression"):
+        raise TaskError(f"{task.name!r} is of kind {task.kind!r}; this needs classes or numbers")
+    if task.size("test") == 0:
+        raise TaskError(f"{task.name!r} has no test examples to measure on")
+    if not ways:
+        raise SettingsError(f"name a way to adapt: {', '.join(WAYS)}")
+    for how in ways:
+        if how not in WAYS:
+            raise SettingsError(f"unknown way to adapt {how!r}{nearest(str(how), WAYS)}")
+        if list(ways).count(how) > 1:
+            raise SettingsError(f"the way {how!r} is named twice")
+    if not labels or min(labels) < 1 or draws < 1:
+        raise SettingsError("labels and draws are counts from 1")
+    if choices.temperature not in ("none", "validation"):
+        raise SettingsError(f"temperature is 'none' or 'validation', got {choices.temperature!r}")
+    if choices.temperature == "validation":
+        if task.kind != "classes":
+            raise SettingsError("a temperature is for classes; numbers have none")
+        if task.size("validation") == 0:
+            raise TaskError(f"{task.name!r} has no validation examples to fit a temperature to")

@@ -1,0 +1,125 @@
+"""Predict classes or numbers for images, rows of a table, an array file, or a task's test split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from dovetail.core.errors import ContractError, TaskError
+from dovetail.core.limits import need_least
+from dovetail.core.views import Table
+from dovetail.jobs.locate import find_part
+from dovetail.jobs.outcome import Outcome
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.predict import predict as predict_inputs
+from dovetail.measure.preprocess import refuse_other_inputs
+from dovetail.parts.contract import shown_shape
+from dovetail.parts.part import Part
+from dovetail.tasks.builtin import load_task
+from dovetail.tasks.new_images import image_paths, read_images
+from dovetail.tasks.new_rows import is_table, read_new_rows
+from dovetail.tasks.npz_files import read_arrays
+
+__all__ = ["predict"]
+
+_KEYS = ("x", "X", "inputs", "x_test")
+
+
+def predict(
+    ref: str,
+    source: str,
+    *,
+    most: int | None = None,
+    shelf: str | Path = "shelf",
+    data: str | Path | None = None,
+    task_options: dict[str, Any] | None = None,
+) -> Outcome:
+    """Predictions for images, new rows of a table, an array file, or the test split of a task."""
+    part = find_part(ref, shelf)
+    if most is not None:
+        need_least("--most", most, 1)
+    asked = _inputs(part, source, data, task_options or {})
+    inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
+    if part.contract.kind == "regression":
+        return _numbers(part, asked, inputs)
+    found = predict_inputs(part, inputs)
+    names = asked.names or range(len(found))
+    said = [
+        {"input": name, "class": label, "confidence": share}
+        for name, label, share in zip(names, found.labels, found.confidence, strict=False)
+    ]
+    columns: tuple[str, ...] = ("input", "class", "confidence")
+    if asked.truths is not None:
+        columns = (*columns, "true class")
+        for row, truth in zip(said, asked.truths, strict=False):
+            row["true class"] = truth
+    rows = tuple(tuple(row.values()) for row in said)
+    formats = ("", "", ".3f", "")[: len(columns)]
+    return Outcome(
+        view=(Table(columns, rows, formats),),  # type: ignore[arg-type]
+        data={"predictions": said, "classes": found.classes},
+    )
+
+
+def _numbers(part: Part, asked: _Asked, inputs: Any) -> Outcome:
+    """What a part for numbers says: a column for each of them."""
+    told = outputs_of(part, torch.as_tensor(inputs)).double().flatten(1)
+    said = ["number"] if told.shape[1] == 1 else [f"number {i + 1}" for i in range(told.shape[1])]
+    columns, known = ("input", *said), told
+    if asked.truths is not None:
+        truths = torch.as_tensor(asked.truths).double().reshape(-1, told.shape[1])[: len(told)]
+        columns = (*columns, *(f"true {name}" for name in said))
+        known = torch.cat([told, truths], 1)
+    names = asked.names or range(len(told))
+    rows = tuple((name, *row) for name, row in zip(names, known.tolist(), strict=False))
+    return Outcome(
+        view=(Table(columns, rows, ("", *([".6g"] * known.shape[1]))),),
+        data={"predictions": [dict(zip(columns, row, strict=True)) for row in rows]},
+    )
+
+
+class _Asked(NamedTuple):
+    inputs: Any
+    names: list[str] | None = None
+    truths: Any = None
+
+
+def _inputs(
+    part: Part, source: str, data: str | Path | None, task_options: dict[str, Any]
+) -> _Asked:
+    path = Path(source)
+    if path.suffix in (".npy", ".npz"):
+        arrays = read_arrays(path, single=True)
+        found = next((key for key in _KEYS if key in arrays), None)
+        if found is None:
+            listed = ", ".join(sorted(arrays)) or "nothing"
+            raise TaskError(f"{source}: no array named x or inputs; it holds {listed}")
+        return _Asked(arrays[found])
+    if (paths := image_paths(path)) and not task_options:
+        channels, height, width = _image_shape(part)
+        pixels = read_images(paths, channels=channels, size=(height, width))
+        return _Asked(pixels, [file.name for file in paths])
+    if is_table(path) and path.is_file() and not task_options:
+        new = read_new_rows(path, part.contract.inputs)
+        if new is not None:
+            names, rows = new
+            return _Asked(rows, names)
+    task = load_task(source, data=data, **task_options)
+    refuse_other_inputs(task, part.contract)
+    inputs, targets = task.subset("test")
+    if task.kind == "classes":
+        return _Asked(inputs, truths=[task.classes[i] for i in targets.tolist()])
+    return _Asked(inputs, truths=targets if task.kind == "regression" else None)
+
+
+def _image_shape(part: Part) -> tuple[int, int, int]:
+    how = part.contract.preprocess
+    if how is not None and how.size is not None and how.channels is not None:
+        return (how.channels, *how.size)
+    shape = part.contract.takes[0].shape or ()
+    sizes = [axis for axis in shape if axis is not None]
+    if len(shape) != 3 or len(sizes) != 3:
+        raise ContractError(f"{part.described!r} takes {shown_shape(shape)}, not images")
+    return (sizes[0], sizes[1], sizes[2])

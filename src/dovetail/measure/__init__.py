@@ -1,0 +1,1 @@
+"""Run a part and measure it: predictions, features, accuracy, calibration, fronts with heads."""

@@ -1,0 +1,138 @@
+"""A front and a head as one: which statistics their norms use, and how good they are together."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import ContractError, TaskError
+from dovetail.core.seeds import generator
+from dovetail.measure.evaluate import Evaluation, evaluate
+from dovetail.measure.forward import outputs_of
+from dovetail.measure.preprocess import prepare, refuse_other_inputs
+from dovetail.parts.contract import shown_shape
+from dovetail.parts.joining import join
+from dovetail.parts.norms import Norms, has_batch_norm
+from dovetail.parts.part import Part
+from dovetail.tasks.task import SPLITS, Split, Task
+
+__all__ = [
+    "CALIBRATION",
+    "accuracy",
+    "answers",
+    "calibrating_batches",
+    "in_random_order",
+    "joined",
+    "judged",
+    "random_batches",
+]
+
+CALIBRATION = 2048
+"""So many training images, without their labels, are plenty for a mean and variance a channel."""
+
+_BATCH = 512
+
+
+def joined(front: Part, head: Part, task: Task, norms: Norms, *, seed: int = 0) -> Part:
+    """Front and head in one, as :func:`~dovetail.parts.joining.join` has it, fitting or not.
+
+    ``"recalibrated"`` norms get the statistics of training images of the task.
+    """
+    if norms != "recalibrated":
+        return join(front, head, norms=norms, force=True)
+    batches = calibrating_batches(front, task, seed=seed)
+    return join(front, head, norms=norms, force=True, data=batches)
+
+
+def answers(
+    front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """For the images of a split, in a random order: whether front and head are right, and targets.
+
+    The head chooses among all its classes, matched by name.  The order matters to batch
+    statistics: of a batch with one class they are not the data's.
+
+    Returns:
+        ``right [n]``, booleans, and ``targets [n]``.
+    """
+    whole, rows = joined(front, head, task, norms, seed=seed), task.indices(split)
+    if len(rows) < 2 and norms == "batch" and has_batch_norm(whole.module):
+        raise TaskError(
+            f"{task.name!r} has {len(rows)} examples in its {split} split, which have no "
+            "statistics of a batch; say norms='stored'"
+        )
+    rows = torch.cat(random_batches(rows, seed))
+    outputs = outputs_of(whole, task.inputs[rows], batch_size=_even(len(rows)))
+    known = head.contract.classes or task.classes
+    if outputs.shape[1:] != (len(known),):
+        raise ContractError(
+            f"{head.described!r} gives {shown_shape(tuple(outputs.shape[1:]))} numbers an example "
+            f"for {len(known)} classes; give it a head for {task.name!r}"
+        )
+    targets = task.targets[rows]
+    columns = torch.tensor([known.index(name) for name in task.classes])
+    return outputs.argmax(1) == columns[targets], targets
+
+
+def accuracy(
+    front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
+) -> float:
+    """The share of right :func:`answers`."""
+    right, _ = answers(front, head, task, norms, split=split, seed=seed)
+    return float(right.double().mean())
+
+
+def judged(
+    front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
+) -> Evaluation:
+    """Front and head together on a split, its images in a random order: all measures."""
+    whole, size = joined(front, head, task, norms, seed=seed), _even(task.size(split))
+    return evaluate(whole, in_random_order(task, split, seed), split=split, batch_size=size)
+
+
+def in_random_order(task: Task, split: Split, seed: int) -> Task:
+    """The task with the rows of one split in the order of :func:`random_batches`.
+
+    Data may lie class by class, as folders of images do: then whole batches would be of one class,
+    with statistics that a network which normalises by the batch never met.
+    """
+    indices: dict[Split, Tensor] = {each: task.indices(each) for each in SPLITS}
+    indices[split] = torch.cat(random_batches(indices[split], seed))
+    return task.derived(task.name, indices=indices)
+
+
+def random_batches(rows: Tensor, seed: int) -> list[Tensor]:
+    """The rows ``[n]`` in random order, in batches of like size: none is left to itself.
+
+    >>> [len(batch) for batch in random_batches(torch.arange(513), seed=0)]
+    [257, 256]
+    """
+    order = rows[torch.randperm(len(rows), generator=generator(seed, "batches"))]
+    return list(order.tensor_split(max(1, math.ceil(len(order) / _BATCH))))
+
+
+def _even(count: int) -> int:
+    """The size of batches that are all of about one size."""
+    return math.ceil(count / math.ceil(count / _BATCH)) if count else _BATCH
+
+
+def calibrating_batches(
+    front: Part, task: Task, most: int = CALIBRATION, *, seed: int = 0
+) -> list[Tensor]:
+    """Random training images as the front wants them, in batches of like size; no label is read.
+
+    >>> from dovetail.parts.part import build
+    >>> task = Task(torch.rand(400, 4), [0, 1] * 200)
+    >>> [len(batch) for batch in calibrating_batches(build("mlp", shape=(4,)), task)]
+    [280]
+    """
+    rows = task.indices("train")
+    if len(rows) < 2:
+        raise TaskError(f"{task.name!r} has no two training images to recalibrate on")
+    refuse_other_inputs(task, front.contract)
+    drawn = rows[torch.randperm(len(rows), generator=generator(seed, "calibration"))[:most]]
+    ready = prepare(task.inputs.index_select(0, drawn), front.contract).to(front.device)
+    # None is left with a single image, which has no variance.
+    return list(ready.tensor_split(-(-len(ready) // _BATCH)))

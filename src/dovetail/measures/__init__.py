@@ -1,1 +1,0 @@
-"""Numbers about outputs, features and weights: tensors in, numbers out."""

@@ -1,1 +1,0 @@
-"""Running parts on data: preprocess, evaluate, predict, features."""

@@ -1,1 +1,0 @@
-"""What parts that fit are good for: new domains, new extractors, many devices, faster transfer."""

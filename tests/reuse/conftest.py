@@ -1,0 +1,5 @@
+"""The small task and network of the trainers' tests."""
+
+from train.conftest import net, task
+
+__all__ = ["net", "task"]
