@@ -23,7 +23,7 @@ demo: $(VENV)/.run
 	$(BIN)/dovetail demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-elsewhere: $(VENV)/.dev
 	$(BIN)/python scripts/test_elsewhere.py

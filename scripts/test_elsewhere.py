@@ -100,12 +100,12 @@ def busy_processes(count: int):
 def run_tests(name: str, words: list[str]) -> tuple[bool, str]:
     """Whether all passed, and pytest's last words."""
     setting = {"two-threads": {"OMP_NUM_THREADS": "2"}, **ARITHMETIC}.get(name, {})
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "not slow", *words]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "not slow"]
     with ExitStack() as stack:
         if name == "busy":
             stack.enter_context(busy_processes(4))
         done = subprocess.run(
-            command,
+            [*command, *words],
             cwd=ROOT,
             env={**os.environ, **setting},
             capture_output=True,

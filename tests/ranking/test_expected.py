@@ -223,8 +223,8 @@ def coverage(draws, n, **options):
         (50, 100, 10, 0.25, 0.82),
         (50, 300, 2, 0.1, 0.8),
         (200, 20, 5, 0.5, 0.82),
-        (200, 300, 10, 0.3, 0.8),
-        (500, 100, 10, 0.25, 0.82),
+        pytest.param(200, 300, 10, 0.3, 0.8, marks=pytest.mark.slow),
+        pytest.param(500, 100, 10, 0.25, 0.82, marks=pytest.mark.slow),
     ],
 )
 def test_the_interval_holds_the_truth_of_blobs(n, d, classes, apart, at_least):

@@ -36,7 +36,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), values))
 def test_the_record_comes_back_to_the_last_digit(record):
     markup = embed(record)

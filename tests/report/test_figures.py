@@ -68,7 +68,7 @@ figures = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(figures, st.sampled_from([WIDTH, HALF, NARROW]))
 def test_any_figure_is_well_formed_and_within_its_picture(figure, width):
     root = parse(draw_figure(figure, width=width))

@@ -34,7 +34,7 @@ def heatmaps(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(heatmaps())
 def test_any_heat_map_is_well_formed_with_a_cell_for_each_pair(heatmap):
     root = ET.fromstring(draw_heatmap(heatmap))

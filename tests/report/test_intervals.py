@@ -157,7 +157,7 @@ names = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(names, st.floats(60, 200))
 def test_cut_names_fit_and_those_that_fit_are_left_alone(names, width):
     for name, cut in zip(names, clip_apart(names, width), strict=True):
