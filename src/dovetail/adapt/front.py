@@ -11,14 +11,14 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from dovetail.adapt.networks import copied
-from dovetail.core.errors import ContractError, CutError, SettingsError
+from dovetail.core.errors import ContractError, SettingsError
 from dovetail.linalg.parameters import refuse_lazy
 from dovetail.measure.estimator_inputs import as_inputs
 from dovetail.measure.features import Pooling, pooled
 from dovetail.measure.forward import outputs_of
-from dovetail.parts.activation import trailing_activation
 from dovetail.parts.contract import Contract, Port
-from dovetail.parts.cutting import CutPoint, cut, output_point
+from dovetail.parts.cutting import CutPoint, cut
+from dovetail.parts.heads import before_the_head
 from dovetail.parts.joining import join
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part, build
@@ -67,9 +67,8 @@ def front_of(
     """The features to put a head on, from a copy of the model.
 
     A network that ends in a head is of use for another task without that head: unless ``at`` names
-    a cut point, or says ``"output"``, its features are taken before the last layer.  It ends in
-    one if it knows classes, or if its last layer is linear with no activation behind it and nobody
-    has cut it there.
+    a cut point, or says ``"output"``, its features are taken before the last layer
+    (:func:`~dovetail.parts.heads.before_the_head`).
 
     >>> front_of(build("lenet5", size=8)).part
     Part(front of lenet5 at fc2: 1×8×8 -> 84 after relu in fc2/..., 20,536 weights)
@@ -83,7 +82,7 @@ def front_of(
     refuse_lazy(model.module if isinstance(model, Part) else model)
     part = as_part(model)
     part = part.changed(module=copied(part.module))
-    where = _before_the_head(part) if at is None else str(at)
+    where = before_the_head(part) if at is None else str(at)
     if where is not None and where != "output":
         part, _ = cut(part, where)
     if len(part.contract.gives) != 1:
@@ -139,18 +138,3 @@ def with_head(
     return join(before, fitted).changed(
         origin=replace(origin, parents=(front.part.digest, fitted.digest))
     )
-
-
-def _before_the_head(part: Part) -> str | None:
-    if part.contract.classes is None and (part.origin.how == "cut" or not _ends_linear(part)):
-        return None
-    try:
-        return output_point(part.module)
-    except CutError:  # weights on one side only: it is a head, or one layer
-        return None
-
-
-def _ends_linear(part: Part) -> bool:
-    layers = [child for child in part.module.modules() if list(child.parameters(recurse=False))]
-    plain = trailing_activation(part.module) == "identity"
-    return plain and bool(layers) and isinstance(layers[-1], nn.Linear)

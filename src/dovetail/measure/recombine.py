@@ -15,15 +15,14 @@ above, as far as the front allows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 from torch import nn
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest
 from dovetail.measure.recombination import Pair, Recombination
 from dovetail.measure.recombine_row import How, Row, correlated, measured
-from dovetail.parts.norms import Norms
-from dovetail.parts.part import Part, as_part
+from dovetail.parts.norms import Norms, check_norms
+from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["Parts", "Tasks", "by_name", "norms_asked", "own_heads", "recombine", "tasks_by_front"]
@@ -146,13 +145,7 @@ def by_name(parts: Parts, noun: str) -> dict[str, Part]:
     if isinstance(parts, Mapping):
         found = {str(name): as_part(part) for name, part in parts.items()}
     else:
-        found = {}
-        for part in [parts] if isinstance(parts, Part | nn.Module) else parts:
-            part = as_part(part)
-            name, number = part.described, 2
-            while name in found:
-                name, number = f"{part.described} #{number}", number + 1
-            found[name] = part
+        found = parts_by_name([parts] if isinstance(parts, Part | nn.Module) else parts)
     if not found:
         raise SettingsError(f"there are no {noun} to recombine")
     return found
@@ -212,8 +205,7 @@ def norms_asked(norms: Norms | Sequence[Norms], batch_size: int) -> tuple[Norms,
     """
     asked: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)
     for policy in asked:
-        if policy not in get_args(Norms):
-            raise SettingsError(f"norms must be among {', '.join(get_args(Norms))}; got {policy!r}")
+        check_norms(policy)
     if not asked or len(set(asked)) < len(asked):
         raise SettingsError(f"name at least one policy for norms, and each once; got {asked}")
     least = 1 if asked == ("stored",) else 2

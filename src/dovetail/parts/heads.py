@@ -8,19 +8,38 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, RecipeError
+from dovetail.core.errors import ContractError, CutError, RecipeError
 from dovetail.core.seeds import seeded
+from dovetail.parts.activation import trailing_activation
 from dovetail.parts.builders import find_builder
 from dovetail.parts.contract import Port
-from dovetail.parts.cutting import cut
+from dovetail.parts.cutting import cut, output_point
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
 
-__all__ = ["copy_by_class", "extend_head", "fresh_head", "head_like"]
+__all__ = ["before_the_head", "copy_by_class", "extend_head", "fresh_head", "head_like"]
 
 _COUNTS = ("classes", "num_classes")
 """What builders call the number of outputs: ours, and timm's."""
+
+
+def before_the_head(part: Part) -> str | None:
+    """The cut point behind which a network has its head; none where it ends in none.
+
+    It ends in one if it knows classes, or if its last layer with weights is linear, no activation
+    follows, and nobody has cut it there.
+
+    >>> from dovetail.parts.part import build
+    >>> before_the_head(build("lenet5", size=8))
+    'fc2'
+    """
+    if part.contract.classes is None and (part.origin.how == "cut" or not _ends_linear(part)):
+        return None
+    try:
+        return output_point(part.module)
+    except CutError:  # weights on one side only: it is a head, or one layer
+        return None
 
 
 def fresh_head(
@@ -124,6 +143,12 @@ def copy_by_class(source: Part, target: Part) -> dict[str, Tensor]:
             )
         result[name] = mine
     return result
+
+
+def _ends_linear(part: Part) -> bool:
+    layers = [child for child in part.module.modules() if list(child.parameters(recurse=False))]
+    plain = trailing_activation(part.module) == "identity"
+    return plain and bool(layers) and isinstance(layers[-1], nn.Linear)
 
 
 def _output_tensors(head: Part) -> set[str]:

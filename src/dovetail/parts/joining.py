@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, SettingsError
 from dovetail.core.seeds import seeded
 from dovetail.parts.contract import Contract, Port
-from dovetail.parts.norms import Norms, has_batch_norm, recalibrate
+from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
@@ -113,8 +113,7 @@ def adapter(front: Part, head: Part, *, seed: int = 0) -> Part:
 def _check_settings(chain: list[Part], norms: str, data: Iterable[Tensor] | None) -> None:
     if len(chain) < 2:
         raise SettingsError(f"join needs at least two parts, got {len(chain)}")
-    if norms not in get_args(Norms):
-        raise SettingsError(f"norms must be one of {', '.join(get_args(Norms))}; got {norms!r}")
+    check_norms(norms)
     if (norms == "recalibrated") != (data is not None):
         raise SettingsError("norms='recalibrated' and data=batches go together")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import SettingsError
 
-__all__ = ["Norms", "recalibrate", "shallow_copy", "with_batch_statistics"]
+__all__ = ["Norms", "check_norms", "recalibrate", "shallow_copy", "with_batch_statistics"]
 
 Norms = Literal["stored", "batch", "recalibrated"]
 
@@ -49,6 +49,18 @@ _BATCH: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: BatchBatchNorm2d,
     nn.BatchNorm3d: BatchBatchNorm3d,
 }
+
+
+def check_norms(norms: str) -> None:
+    """Refuse a policy that nobody knows, before anything is built or trained for it.
+
+    >>> check_norms("instance")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: norms must be one of stored, batch, recalibrated; got ...
+    """
+    if norms not in get_args(Norms):
+        raise SettingsError(f"norms must be one of {', '.join(get_args(Norms))}; got {norms!r}")
 
 
 def shallow_copy(module: M) -> M:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from dovetail.parts.origin import Origin
 from dovetail.parts.recipe import Build, Recipe, in_words, rebuild
 from dovetail.parts.weights import digest_of, dtype_name
 
-__all__ = ["Part", "as_part", "build", "contract_of", "from_pretrained", "ports_of"]
+__all__ = [
+    "Part",
+    "as_part",
+    "build",
+    "contract_of",
+    "from_pretrained",
+    "parts_by_name",
+    "ports_of",
+]
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,21 @@ def as_part(model: Part | nn.Module, *, example: Tensor | None = None) -> Part:
     hint = recipe_hint(model)
     recipe = None if hint is None else Build(*hint)
     return Part(model, contract_of(model, example), recipe, Origin(how="adopt"))
+
+
+def parts_by_name(models: Iterable[Part | nn.Module]) -> dict[str, Part]:
+    """Parts under what they are, and a number where several are the same.
+
+    >>> list(parts_by_name([build("mlp"), build("mlp", seed=1)]))
+    ['mlp', 'mlp #2']
+    """
+    found: dict[str, Part] = {}
+    for part in map(as_part, models):
+        name, number = part.described, 2
+        while name in found:
+            name, number = f"{part.described} #{number}", number + 1
+        found[name] = part
+    return found
 
 
 def ports_of(value: Any, activation: str = "identity") -> tuple[Port, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from dovetail.core.errors import CutError, SettingsError
-from dovetail.parts.activation import trailing_activation
-from dovetail.parts.cutting import CutPoint, cut_points, output_point
-from dovetail.parts.part import Part, as_part
+from dovetail.parts.cutting import CutPoint, cut_points
+from dovetail.parts.heads import before_the_head
+from dovetail.parts.part import Part, as_part, parts_by_name
 
 __all__ = ["Candidate", "Parts", "candidate", "named", "points_of"]
 
@@ -45,7 +45,7 @@ def named(parts: Parts) -> Mapping[str, Part | nn.Module]:
     if isinstance(parts, Mapping):
         found: Mapping[str, Part | nn.Module] = parts
     else:
-        found = _by_description([parts] if isinstance(parts, Part | nn.Module) else list(parts))
+        found = parts_by_name([parts] if isinstance(parts, Part | nn.Module) else parts)
     if not found:
         raise SettingsError("there are no parts to rank")
     return found
@@ -96,7 +96,8 @@ def _points(
     part: Part, at: str | CutPoint | Sequence[str | CutPoint] | None
 ) -> tuple[str, ...] | None:
     if at is None:
-        return _before_the_head(part)
+        before = before_the_head(part)
+        return None if before is None else (before,)
     if at == "output":
         return None
     if at == "every":
@@ -110,30 +111,3 @@ def _points(
         if name not in order:
             order.append(name)  # the cut itself will say what is wrong with it
     return tuple(sorted(dict.fromkeys(asked), key=order.index))
-
-
-def _before_the_head(part: Part) -> tuple[str, ...] | None:
-    if part.contract.classes is None and (part.origin.how == "cut" or not _ends_linear(part)):
-        return None
-    try:
-        return (output_point(part.module),)
-    except CutError:  # weights on one side only: it is a head, or one layer
-        return None
-
-
-def _ends_linear(part: Part) -> bool:
-    """Whether the last layer with weights is linear and no activation follows, as heads are."""
-    layers = [child for child in part.module.modules() if list(child.parameters(recurse=False))]
-    plain = trailing_activation(part.module) == "identity"
-    return plain and bool(layers) and isinstance(layers[-1], nn.Linear)
-
-
-def _by_description(parts: list[Part | nn.Module]) -> dict[str, Part | nn.Module]:
-    found: dict[str, Part | nn.Module] = {}
-    for part in map(as_part, parts):
-        base = name = part.described
-        number = 2
-        while name in found:
-            name, number = f"{base} #{number}", number + 1
-        found[name] = part
-    return found

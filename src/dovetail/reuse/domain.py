@@ -26,11 +26,10 @@ from dovetail.measure.preprocess import prepare
 from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms, has_batch_norm, recalibrate
+from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.reuse.domain_record import DomainAdaptation
-from dovetail.reuse.refusing import refuse_norms
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit
@@ -115,7 +114,7 @@ def adapt_domain(
     if "epochs" not in options:
         in_one = math.ceil(images.size("train") / chosen.batch_size)
         chosen = replace(chosen, epochs=math.ceil(_STEPS / in_one))
-    refuse_norms(norms)
+    check_norms(norms)
     refuse_other_answers(asked_for, rp_head)
     space = _common_space(front, rp_head, head)
     device = choose_device(chosen.device)

@@ -10,9 +10,9 @@ from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.measure.joined import answers
 from dovetail.measure.paired import PairedDifference, paired_difference
-from dovetail.parts.norms import Norms
+from dovetail.parts.norms import Norms, check_norms
 from dovetail.parts.part import Part
-from dovetail.reuse.refusing import refuse_norms, refuse_unknown_classes
+from dovetail.reuse.refusing import refuse_unknown_classes
 from dovetail.tasks.task import Split, Task
 from dovetail.train.pretext_record import SOLVED, PretextTraining
 
@@ -182,7 +182,7 @@ def judge_adaptation(
     >>> judge_adaptation(front, front, head, digits).gain.difference
     0.0
     """
-    refuse_norms(norms)
+    check_norms(norms)
     refuse_unknown_classes(head, task)
     asked: list[tuple[str, Part, Norms]] = [("source", front, "stored")]
     if norms != "stored":

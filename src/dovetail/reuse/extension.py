@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,13 @@ from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Contract
 from dovetail.parts.heads import extend_head
 from dovetail.parts.modes import evaluating
-from dovetail.parts.norms import Norms, has_batch_norm, recalibrate, with_batch_statistics
+from dovetail.parts.norms import (
+    Norms,
+    check_norms,
+    has_batch_norm,
+    recalibrate,
+    with_batch_statistics,
+)
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
 from dovetail.reuse.extension_record import ClassExtension, ExtensionFit, shares
@@ -98,8 +104,7 @@ def extend_classes(
     []
     """
     chosen, changes, asked = Options(**options), supervision.augmentation(augment), None
-    if norms not in get_args(Norms):
-        raise SettingsError(f"norms must be one of {', '.join(get_args(Norms))}; got {norms!r}")
+    check_norms(norms)
     new = _new_classes(head, reference_front, task, classes)
     if moving:
         asked = pretext_named(pretext)

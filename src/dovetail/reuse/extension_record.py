@@ -13,7 +13,7 @@ from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Series, Table, Text, View
 from dovetail.measure.joined import accuracy, answers
 from dovetail.parts.norms import Norms
-from dovetail.parts.part import Part
+from dovetail.parts.part import Part, parts_by_name
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
@@ -205,7 +205,11 @@ def judge_extension(
     >>> round(found.floor, 1), sorted(found.after)
     (0.9, ['mlp'])
     """
-    named = dict(fronts) if isinstance(fronts, Mapping) else _numbered(fronts)
+    named = (
+        dict(fronts)
+        if isinstance(fronts, Mapping)
+        else parts_by_name([fronts] if isinstance(fronts, Part) else fronts)
+    )
     if not named:
         raise SettingsError("there are no extractors to judge")
     old, new = old_head.contract.classes, new_head.contract.classes
@@ -266,14 +270,3 @@ def shares(
         return float(right[kept].double().mean()) if kept.any() else None
 
     return Shares(float(right.double().mean()), share(older), share(~older))
-
-
-def _numbered(fronts: Sequence[Part] | Part) -> dict[str, Part]:
-    """Parts under what they are, made unique."""
-    found: dict[str, Part] = {}
-    for front in [fronts] if isinstance(fronts, Part) else fronts:
-        name, number = front.described, 2
-        while name in found:
-            name, number = f"{front.described}-{number}", number + 1
-        found[name] = front
-    return found

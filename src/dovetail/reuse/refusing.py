@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from dovetail.core.errors import ContractError, SettingsError, TaskError
-from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 
-__all__ = ["refuse_norms", "refuse_unknown_classes"]
-
-
-def refuse_norms(norms: str) -> None:
-    """Refuse a policy of norms that nobody knows, before anything is trained for it.
-
-    >>> refuse_norms("instance")
-    Traceback (most recent call last):
-    ...
-    dovetail.core.errors.SettingsError: norms must be one of stored, batch, recalibrated; got ...
-    """
-    if norms not in get_args(Norms):
-        raise SettingsError(f"norms must be one of {', '.join(get_args(Norms))}; got {norms!r}")
+__all__ = ["refuse_unknown_classes"]
 
 
 def refuse_unknown_classes(head: Part, task: Task) -> None:

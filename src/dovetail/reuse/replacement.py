@@ -30,10 +30,10 @@ from dovetail.parts.contract import Port, Preprocess, shown_shape
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.joining import adapter, join
 from dovetail.parts.modes import evaluating
-from dovetail.parts.norms import Norms
+from dovetail.parts.norms import Norms, check_norms
 from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part, ports_of
-from dovetail.reuse.refusing import refuse_norms, refuse_unknown_classes
+from dovetail.reuse.refusing import refuse_unknown_classes
 from dovetail.reuse.replacement_record import Replacement, policies_for, switch_between
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
@@ -106,7 +106,7 @@ def replace_front(
     """
     start, chosen, changes = as_part(model), Options(**options), augmentation(augment)
     asked, given = pretext_named(pretext), dict(auxiliaries or {})
-    refuse_norms(norms)
+    check_norms(norms)
     _refuse_strangers(head, given, task, weights)
     device = choose_device(chosen.device)
     front, frozen = _fitted(_front_of(start, task, at, preprocess, device, head), head, seed)

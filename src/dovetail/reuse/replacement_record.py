@@ -9,9 +9,9 @@ from dovetail.core.records import Record
 from dovetail.core.views import Cell, Table, Text, View
 from dovetail.measure.joined import answers
 from dovetail.measure.paired import PairedDifference, paired_difference
-from dovetail.parts.norms import Norms, has_batch_norm
+from dovetail.parts.norms import Norms, check_norms, has_batch_norm
 from dovetail.parts.part import Part
-from dovetail.reuse.refusing import refuse_norms, refuse_unknown_classes
+from dovetail.reuse.refusing import refuse_unknown_classes
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Training
 
@@ -223,7 +223,7 @@ def judge_replacement(
     >>> judge_replacement(front, other, head, digits).change.difference < -0.5
     True
     """
-    refuse_norms(norms)
+    check_norms(norms)
     refuse_unknown_classes(head, task)
     policies = policies_for(norms, old, new, head)
     return JudgedReplacement(
