@@ -210,7 +210,7 @@ def test_parts_from_folders_leave_no_trace(shelf, halves, tmp_path):
         (["one.front", "--repair", "stitch", "--task", "digits"], "between a front and a head"),
         (["one.front", "--explain"], "a front and a head"),
         ([*STRANGERS, "--explain", "--repair", "stitch"], "not allowed with"),
-        ([*STRANGERS, "--explain", "--force"], "neither --force nor --adapt"),
+        ([*STRANGERS, "--explain", "--force"], "neither --force nor --adapters"),
         ([*STRANGERS, "--explain", "--name", "x"], "shelves nothing"),
         ([*STRANGERS, "--repair", "glue"], "invalid choice: 'glue'"),
         ([*STRANGERS, "--task", "digits", "--repair", "stitch", "--name", "a/b"], "cannot name"),

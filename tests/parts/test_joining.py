@@ -40,7 +40,7 @@ def test_an_error_lists_every_reason_and_the_way_out():
     assert first == "'back of lenet5 at conv1' cannot follow 'front of lenet5 at conv1':"
     assert reasons[:2] == ["  - shape 6×4×4 -> 6×14×14", "  - activation 'tanh' -> 'relu'"]
     assert reasons[2].startswith("  - space 'conv1/")
-    assert "adapt=True" in way_out
+    assert "adapters=True" in way_out
 
 
 def test_a_difference_of_meaning_alone_points_to_force():
@@ -168,7 +168,7 @@ def test_the_recalibrated_part_has_weights_of_its_own():
 def test_joining_and_adapting_leave_the_random_numbers_alone():
     (front, _), (_, back) = halves(), halves(width=6)
     state = torch.get_rng_state()
-    join(front, back, adapt=True, force=True)
+    join(front, back, adapters=True, force=True)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -194,7 +194,7 @@ def test_an_adapter_maps_vectors():
     piece = adapter(front, back)
     assert isinstance(piece.module, nn.Linear)
     assert piece(torch.zeros(3, 8)).shape == (3, 5)
-    joined = join(front, back, adapt=True, force=True)
+    joined = join(front, back, adapters=True, force=True)
     assert joined(torch.zeros(3, 4)).shape == (3, 10)
 
 
@@ -206,9 +206,9 @@ def test_an_adapter_is_drawn_from_its_seed():
 
 def test_an_untrained_adapter_joins_but_leaves_no_space(tmp_path):
     (front, _), (_, back) = halves(), halves(width=6)
-    with pytest.raises(ContractError, match="adapt=True"):
+    with pytest.raises(ContractError, match="adapters=True"):
         join(front, back)
-    joined = join(front, back, adapt=True)
+    joined = join(front, back, adapters=True)
     assert all(port.space is None for port in joined.contract.gives)
     assert joined(X).shape == (4, 10)
     loaded = Part.from_pretrained(joined.save_pretrained(tmp_path / "joined"), verify=True)
@@ -217,7 +217,7 @@ def test_an_untrained_adapter_joins_but_leaves_no_space(tmp_path):
 
 def test_adapters_go_only_where_they_are_needed():
     front, back = halves()
-    assert len(join(front, back, adapt=True).module) == 2
+    assert len(join(front, back, adapters=True).module) == 2
 
 
 @pytest.mark.parametrize(

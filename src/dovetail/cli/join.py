@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="join although the spaces differ")
     parser.add_argument(
-        "--adapt", action="store_true", help="put 1×1 adapters between different channel counts"
+        "--adapters", action="store_true", help="put 1×1 adapters between different channel counts"
     )
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
 def _refuse_both(args: argparse.Namespace) -> None:
     from dovetail.core.errors import SettingsError
 
-    if (args.explain or args.repair) and (args.force or args.adapt):
-        raise SettingsError("--explain and --repair need neither --force nor --adapt")
+    if (args.explain or args.repair) and (args.force or args.adapters):
+        raise SettingsError("--explain and --repair need neither --force nor --adapters")
     if args.explain and (args.name or args.norms):
         raise SettingsError("--explain measures all norms and shelves nothing; see --repair")
 
@@ -109,7 +109,7 @@ def _outcome(args: argparse.Namespace) -> Outcome:
         args.parts,
         norms=args.norms or "stored",
         force=args.force,
-        adapt=args.adapt,
+        adapters=args.adapters,
         name=args.name,
         **where,
     )

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _OPTIONS = {
-    "adapt=True": "--adapt",
+    "adapters=True": "--adapters",
     "force=True": "--force",
     "all_versions=True": "--all",
     'unreadable="skip"': "--task-set unreadable=skip",

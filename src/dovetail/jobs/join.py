@@ -44,7 +44,7 @@ def join(
     task: str | None = None,
     norms: Norms = "stored",
     force: bool = False,
-    adapt: bool = False,
+    adapters: bool = False,
     name: str | None = None,
     reference: str | None = None,
     epochs: int = EPOCHS,
@@ -65,7 +65,7 @@ def join(
             raise SettingsError("recalibrated norms need --task, whose training images they use")
         batches = calibrating_batches(parts[0], loaded)
     try:
-        joined = join_parts(*parts, norms=norms, force=force, adapt=adapt, data=batches)
+        joined = join_parts(*parts, norms=norms, force=force, adapters=adapters, data=batches)
     except ContractError as error:
         helps = None if reference is None else find_part(reference, shelf)
         asked = {"reference": helps, "shelf": _existing(shelf), "epochs": epochs}
@@ -79,7 +79,7 @@ def join(
     records: tuple[Record, ...] = ()
     if loaded is not None:
         measured = evaluate(joined, loaded)
-        store = None if adapt else _existing(shelf)  # an adapter between them is on no shelf
+        store = None if adapters else _existing(shelf)  # an adapter between them is on no shelf
         kept = store is not None and keep_measured(store, parts, measured, loaded, norms)
         blocks += measured.view()
         facts |= {"measures": measured.measures, "chance": measured.chance, "kept": kept}

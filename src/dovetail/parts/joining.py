@@ -24,7 +24,7 @@ def join(
     *parts: Part | nn.Module,
     norms: Norms = "stored",
     force: bool = False,
-    adapt: bool = False,
+    adapters: bool = False,
     data: Iterable[Tensor] | None = None,
     seed: int = 0,
 ) -> Part:
@@ -35,7 +35,7 @@ def join(
         norms: Statistics of the batch norms: ``"stored"`` ones; those of each ``"batch"``; or
             ``"recalibrated"`` on ``data`` (then the joined part has weights of its own).
         force: Join although spaces or activations differ, to measure it.
-        adapt: Put an untrained 1×1 :func:`adapter` wherever only the channel counts differ.
+        adapters: Put an untrained 1×1 :func:`adapter` wherever only the channel counts differ.
         data: Batches of preprocessed inputs, for ``norms="recalibrated"``.
         seed: For the adapters' weights.
 
@@ -58,7 +58,7 @@ def join(
     """
     chain = [as_part(part) for part in parts]
     _check_settings(chain, norms, data)
-    if adapt:
+    if adapters:
         chain = _with_adapters(chain, seed)
     forced = [_refuse_misfits(before, after, force) for before, after in pairwise(chain)]
     module = chain_modules(
@@ -143,8 +143,8 @@ def _refuse_misfits(before: Part, after: Part, force: bool) -> bool:
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     if obstacles:
         way_out = (
-            "The tensors themselves do not fit. Cut one of the two elsewhere, or pass adapt=True "
-            "to put a 1×1 adapter between different channel counts."
+            "The tensors themselves do not fit. Cut one of the two elsewhere, or pass "
+            "adapters=True to put a 1×1 adapter between different channel counts."
         )
     else:
         way_out = (

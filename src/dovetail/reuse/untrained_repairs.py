@@ -59,8 +59,8 @@ def adaptation(question: Question) -> Attempt:
         "trained stitch.",
         "nothing; then training",
         why_not=why_not(lambda: _refuse_needless(front, head)),
-        python="dt.join(front, head, adapt=True)",
-        command=command_for(question, "--adapt", task=False),
+        python="dt.join(front, head, adapters=True)",
+        command=command_for(question, "--adapters", task=False),
     )
 
     def measured(task: Task) -> Repair:
