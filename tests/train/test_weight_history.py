@@ -13,6 +13,7 @@ import dovetail as dt
 from dovetail.measure.weights import stable_rank, weight_entropy
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
+from dovetail.report import print_view
 from dovetail.train.weight_history import WeightHistory, WeightsOverTraining
 
 
@@ -51,6 +52,14 @@ def test_the_correlation_is_pearsons(trained):
         gradient, entropy = (np.array(record.curve(layer, n)) for n in ("rms gradient", "entropy"))
         expected = np.corrcoef(np.log2(gradient + 1), entropy)[0, 1]
         assert record.correlation(layer) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_training_that_diverged_is_read_and_drawn(tmp_path):
+    row = {"epoch": 1, "layer": "a", "entropy": 3.0, "rms gradient": float("nan")}
+    file = WeightsOverTraining(rows=(row,)).save(tmp_path / "history.json")
+    found = dt.load_record(file)
+    assert np.isnan(found.curve("a", "rms gradient")).all()
+    print_view(found.view())
 
 
 def test_the_gradient_of_a_loss_of_ones_own():

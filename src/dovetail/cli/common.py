@@ -243,7 +243,7 @@ def as_text(view: View, *, terminal: bool = False) -> str:
     from dovetail.report.terminal import print_view
 
     out = StringIO()
-    wide = {"width": columns(), "force_terminal": True} if terminal else {}
-    console = Console(file=out, highlight=False, **wide)  # type: ignore[arg-type]
+    width, forced = (columns(), True) if terminal else (None, None)
+    console = Console(file=out, highlight=False, width=width, force_terminal=forced)
     print_view(view, console=console, wide=not terminal)
     return out.getvalue()

@@ -100,6 +100,8 @@ class Series:
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise ValueError(f"a series has as many y as x, not {len(self.y)} and {len(self.x)}")
+        if any(isinstance(y, str) for y in self.y):
+            raise ValueError("the y of a series are numbers, or nothing")
         _take(len(self.x))
 
 

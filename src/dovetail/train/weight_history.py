@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dovetail.core.plain import from_plain
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.dist.averaging import AS_USUAL
@@ -53,7 +54,10 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
 
     def curve(self, layer: str, measure: str) -> tuple[float | None, ...]:
         """A measure of one layer, epoch by epoch."""
-        return tuple(row.get(measure) for row in self._by_layer.get(layer, ()))
+        values = (row.get(measure) for row in self._by_layer.get(layer, ()))
+        return tuple(
+            None if value is None else from_plain(float, value, measure) for value in values
+        )
 
     @cached_property
     def _by_layer(self) -> dict[str, list[dict[str, Any]]]:
@@ -64,11 +68,8 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
 
     def correlation(self, layer: str) -> float | None:
         r"""Pearson's, of :math:`\log_2(G + 1)` and the entropy over the epochs; None if flat."""
-        both = [
-            (row[GRADIENT], row[ENTROPY])
-            for row in self._by_layer.get(layer, ())
-            if row.get(GRADIENT) is not None
-        ]
+        curves = zip(self.curve(layer, GRADIENT), self.curve(layer, ENTROPY), strict=True)
+        both = [(gradient, entropy) for gradient, entropy in curves if gradient is not None]
         if len(both) < 3:
             return None
         pairs = torch.tensor(both, dtype=torch.float64).T
