@@ -61,8 +61,8 @@ def shipped(moving: bool, seed: int, place: Workplace, ten: dt.Task) -> Found:
     fit = together(only_classes(ten, ten.classes[:5]), moving, seed, place)
     began = time.perf_counter()
     more = extend_classes(
-        fit.heads[0],
         fit.fronts[0],
+        fit.heads[0],
         ten,
         moving=moving,
         rp_head=fit.auxiliaries.get("rp"),

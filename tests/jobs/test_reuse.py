@@ -156,7 +156,7 @@ def test_more_classes(shelf, data, parts, moving):
     fronts = {each: parts[f"{each}.front"] for each in both}
     old = parts[f"{ONE}.head"]
     held = {"rp_head": parts["pair.rp"]} if moving else {}
-    fit = extend_classes(old, fronts[ONE], task, **held, **chosen, **FEW)
+    fit = extend_classes(fronts[ONE], old, task, **held, **chosen, **FEW)
     new = store.get(f"{name}.head")
     assert new.digest == fit.parts[0].digest
     assert outcome.data["classes"] == ["0", "1", "2", "3"]

@@ -56,7 +56,7 @@ def devices(bars):
 
 @pytest.fixture(scope="module")
 def frozen(devices, bars):
-    return extend_classes(devices.heads[0], devices.fronts[0], bars, **{**QUICK, "epochs": 8})
+    return extend_classes(devices.fronts[0], devices.heads[0], bars, **{**QUICK, "epochs": 8})
 
 
 def plain_halves(task, classes, seed=0):
@@ -67,7 +67,7 @@ def plain_halves(task, classes, seed=0):
 
 def test_behind_a_frozen_reference_it_is_the_plain_loop(bars):
     front, head = plain_halves(bars, ("c", "a"))
-    fit = extend_classes(head, front, bars, norms="stored", seed=2, **PLAIN)
+    fit = extend_classes(front, head, bars, norms="stored", seed=2, **PLAIN)
     assert fit.head.contract.classes == ("c", "a", "b", "d")
     module = copy.deepcopy(extend_head(head, ["b", "d"], seed=2).module)
     ordered = only_classes(bars, ["c", "a", "b", "d"])
@@ -84,9 +84,9 @@ def test_behind_a_frozen_reference_it_is_the_plain_loop(bars):
 @pytest.mark.parametrize("norms", ["stored", "recalibrated"])
 def test_features_kept_or_made_anew_are_the_same(devices, bars, norms, monkeypatch):
     (head,), front = devices.heads, devices.fronts[0]
-    kept = extend_classes(head, front, bars, norms=norms, **QUICK)
+    kept = extend_classes(front, head, bars, norms=norms, **QUICK)
     monkeypatch.setattr(supervision, "KEPT_BYTES", 0)
-    made = extend_classes(head, front, bars, norms=norms, **QUICK)
+    made = extend_classes(front, head, bars, norms=norms, **QUICK)
     for name, tensor in kept.head.module.state_dict().items():
         torch.testing.assert_close(
             tensor, made.head.module.state_dict()[name], atol=1e-4, rtol=1e-3
@@ -97,7 +97,7 @@ def test_a_frozen_reference_and_the_old_head_stay_to_the_bit(devices, bars):
     (head,), front = devices.heads, devices.fronts[0]
     before = head.digest, front.digest
     flags = [weight.requires_grad for weight in front.module.parameters()]
-    fit = extend_classes(head, front, bars, augment="flip", **QUICK)
+    fit = extend_classes(front, head, bars, augment="flip", **QUICK)
     assert (head.digest, front.digest) == before
     assert [weight.requires_grad for weight in front.module.parameters()] == flags
     assert fit.front is front
@@ -124,7 +124,7 @@ def test_the_new_head_follows_every_extractor_without_force(devices, frozen, bar
 def test_a_moving_reference_is_held_by_the_frozen_pretext_head(devices, bars):
     (head,), front, rotating = devices.heads, devices.fronts[0], devices.auxiliaries["rp"]
     before = head.digest, front.digest, rotating.digest
-    fit = extend_classes(head, front, bars, moving=True, rp_head=rotating, **QUICK)
+    fit = extend_classes(front, head, bars, moving=True, rp_head=rotating, **QUICK)
     assert (head.digest, front.digest, rotating.digest) == before
     assert all(weight.requires_grad for weight in rotating.module.parameters())
     assert fit.front.digest != front.digest
@@ -138,14 +138,14 @@ def test_a_moving_reference_is_held_by_the_frozen_pretext_head(devices, bars):
 
 def test_the_seed_decides(devices, bars):
     one, same, other = (
-        extend_classes(devices.heads[0], devices.fronts[0], bars, seed=seed, **QUICK).head.digest
+        extend_classes(devices.fronts[0], devices.heads[0], bars, seed=seed, **QUICK).head.digest
         for seed in (0, 0, 1)
     )
     assert one == same != other
 
 
 def test_some_of_the_new_classes(devices, bars):
-    fit = extend_classes(devices.heads[0], devices.fronts[0], bars, ["d"], **QUICK)
+    fit = extend_classes(devices.fronts[0], devices.heads[0], bars, ["d"], **QUICK)
     assert fit.head.contract.classes == ("c", "a", "d")
     assert fit.record.new == ("d",)
     assert fit.record.accuracy.new is not None
@@ -196,7 +196,7 @@ def test_records_and_parts_come_back_from_disk(devices, frozen, bars, tmp_path):
 def test_no_validation_split(bars):
     bare = Task(bars.inputs, bars.targets, classes=bars.classes, split=(0.8, 0.0, 0.2))
     front, head = plain_halves(bars, ("a", "b"))
-    fit = extend_classes(head, front, bare, **QUICK)
+    fit = extend_classes(front, head, bare, **QUICK)
     assert fit.record.accuracy is None
     assert fit.head.origin.measured == {}
     assert len(fit.record.view()) == 1
@@ -208,13 +208,13 @@ def test_one_validation_example_is_refused_before_training(devices, bars):
     lone = Task(bars.inputs, bars.targets, classes=bars.classes, split=split)
     seen = []
     with pytest.raises(TaskError, match="no statistics of a batch"):
-        extend_classes(*devices.heads, devices.fronts[0], lone, callbacks=(seen.append,), **QUICK)
+        extend_classes(devices.fronts[0], *devices.heads, lone, callbacks=(seen.append,), **QUICK)
     assert seen == []
 
 
 def refused(error, says, head, front, task, *args, **more):
     with pytest.raises(error, match=says) as caught:
-        extend_classes(head, front, task, *args, **{**QUICK, **more})
+        extend_classes(front, head, task, *args, **{**QUICK, **more})
     assert isinstance(caught.value, DovetailError)
 
 

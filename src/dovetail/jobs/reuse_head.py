@@ -164,8 +164,8 @@ def extend(
     }
     run = Run.of(store, facts, resume=resume)
     fit = extend_classes(
-        old,
         reference,
+        old,
         task,
         classes,
         moving=moving,

@@ -53,8 +53,8 @@ __all__ = ["extend_classes"]
 
 
 def extend_classes(
+    front: Part,
     head: Part,
-    reference_front: Part,
     task: Task,
     classes: Sequence[str] | None = None,
     *,
@@ -69,8 +69,8 @@ def extend_classes(
     """Teach a copy of ``head`` further classes; it keeps its space and follows the same fronts.
 
     Args:
+        front: The reference, an extractor of the space that the head takes.
         head: It names the classes that it knows.
-        reference_front: An extractor of the space that the head takes.
         task: With images of the old *and* the new classes: a head that sees only new ones forgets.
         classes: The new ones; by default all that the task has and the head has not.
         moving: Let a copy of the reference be trained too, held by ``rp_head``.
@@ -97,7 +97,7 @@ def extend_classes(
     >>> small = only_classes(digits, digits.classes[:6])
     >>> net = end_to_end(build("mlp", hidden=(64, 64), classes=6), small, epochs=5).part
     >>> front, head = cut(net, at="hidden1")
-    >>> fit = extend_classes(head, front, digits, epochs=8)
+    >>> fit = extend_classes(front, head, digits, epochs=8)
     >>> fit.head.contract.classes[6:], fit.record.accuracy.all > 0.85
     (('6', '7', '8', '9'), True)
     >>> front.contract.mismatches(fit.head.contract)
@@ -105,18 +105,18 @@ def extend_classes(
     """
     chosen, changes, asked = Options(**options), supervision.augmentation(augment), None
     check_norms(norms)
-    new = _new_classes(head, reference_front, task, classes)
+    new = _new_classes(head, front, task, classes)
     if moving:
         asked = pretext_named(pretext)
-        _refuse_pretext_head(reference_front, rp_head, asked)
+        _refuse_pretext_head(front, rp_head, asked)
     elif rp_head is not None:
         raise SettingsError("rp_head= holds an extractor that moves: say moving=True, or leave it")
     device = choose_device(chosen.device)
     wider = extend_head(head, new, seed=seed)
     wider.module.requires_grad_(True).to(device)
     taught = only_classes(task, wider.contract.classes or ())
-    _refuse_lone_example(taught, norms, reference_front, head)
-    front = _copied(reference_front, device)
+    _refuse_lone_example(taught, norms, front, head)
+    trained = _copied(front, device)
     settings: dict[str, Any] = {
         "how": "extend-classes",
         "classes": list(new),
@@ -127,35 +127,35 @@ def extend_classes(
         "seed": seed,
         "task_fingerprint": taught.fingerprint,
         "head_digest": head.digest,
-        "front_digest": reference_front.digest,
+        "front_digest": front.digest,
         "rp_digest": None if rp_head is None else rp_head.digest,
         "device": str(device),
         **chosen.described(),
     }
     held = []
     if asked is not None and rp_head is not None:
-        front.module.requires_grad_(True)
+        trained.module.requires_grad_(True)
         held = [Auxiliary("rp", _copied(rp_head, device), asked, frozen=True)]
-        member = Member("reference", front, wider, taught)
+        member = Member("reference", trained, wider, taught)
     else:
-        member = _behind(_frozen(front, taught, norms, seed), wider, taught, changes, seed)
+        member = _behind(_frozen(trained, taught, norms, seed), wider, taught, changes, seed)
     rows = Group([member], held).train_on(
         chosen,
         seed=seed,
         augment=changes,
         identity={
-            "preprocess": reference_front.contract.preprocess,
+            "preprocess": front.contract.preprocess,
             "parts": [
                 supervision.starting_facts(part)
-                for part in (head, reference_front, rp_head)
+                for part in (head, front, rp_head)
                 if part is not None
             ],
             **settings,
         },
         label=f"{len(new)} new classes",
     )
-    after = front if moving else reference_front
-    return _finished(after, reference_front, wider, head, rp_head, taught, rows, settings, chosen)
+    after = trained if moving else front
+    return _finished(after, front, wider, head, rp_head, taught, rows, settings, chosen)
 
 
 def _new_classes(
