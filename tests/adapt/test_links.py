@@ -71,3 +71,17 @@ def test_bad_settings():
         probabilities(mean, covariance, "probits")
     with pytest.raises(SettingsError, match="above 0"):
         probabilities(mean, covariance, temperature=0.0)
+
+
+def test_the_draws_do_not_depend_on_the_signs_of_eigenvectors(monkeypatch):
+    """Which are any: another processor's may differ, and so may a part's that was kept."""
+    root = torch.randn(4, 3, 3).double()
+    mean, covariance = torch.randn(4, 3).double(), root @ root.mT
+    expected, decompose = probabilities(mean, covariance), torch.linalg.eigh
+
+    def flipped(matrix):
+        values, basis = decompose(matrix)
+        return values, basis * torch.tensor([1.0, -1.0, -1.0])
+
+    monkeypatch.setattr(torch.linalg, "eigh", flipped)
+    torch.testing.assert_close(probabilities(mean, covariance), expected, rtol=1e-12, atol=1e-12)

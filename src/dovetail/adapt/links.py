@@ -74,7 +74,8 @@ def _drawn(mean: Tensor, covariance: Tensor, temperature: float, seed: int) -> T
     even: Tensor = sobol(classes, scramble=True, seed=seed).draw(DRAWS, dtype=mean.dtype)
     draws = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9)).to(mean.device)
     values, basis = torch.linalg.eigh((covariance + covariance.transpose(1, 2)) / 2)
-    root = basis * values.clamp(min=0).sqrt()[:, None, :]
+    # The symmetric root: eigenvectors have any sign, and other signs would be other draws.
+    root = basis * values.clamp(min=0).sqrt()[:, None, :] @ basis.transpose(1, 2)
     found = torch.empty_like(mean)
     step = max(1, 2**24 // (DRAWS * classes))
     for start in range(0, len(mean), step):
