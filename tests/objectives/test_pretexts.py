@@ -11,7 +11,7 @@ from references import pretexts as slow
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.objectives import PRETEXTS, Jigsaw, Pretext, Rotation, Views, pretext_named
-from dovetail.objectives.arrangements import spread_out
+from dovetail.objectives.pretexts import spread_out
 
 ALL = [Rotation(), Jigsaw(), Jigsaw(grid=3, permutations=10), Views(), Views(outputs=5)]
 

@@ -20,8 +20,8 @@ from dovetail.parts.part import Part, build
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.task import Task
 from dovetail.train import modular
+from dovetail.train.modular import output_point
 from dovetail.train.modular_record import ModularTraining
-from dovetail.train.where_to_cut import output_point
 
 
 def weights(module):

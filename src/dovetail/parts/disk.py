@@ -18,6 +18,7 @@ devices are never opened; files that the manifest does not list are never looked
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -29,8 +30,7 @@ from dovetail.core.files import sha256_of, whole_folder
 from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.plain import MOST_BYTES, dumps, parse_json, to_plain
 from dovetail.parts import probe
-from dovetail.parts.card import card
-from dovetail.parts.contract import Contract
+from dovetail.parts.contract import Contract, Port, shown_shape
 from dovetail.parts.described import (
     Described,
     described,
@@ -65,6 +65,7 @@ __all__ = [
     "FILES",
     "FORMAT",
     "Facts",
+    "card",
     "is_part_folder",
     "read_facts",
     "read_module",
@@ -192,3 +193,61 @@ def _restructured(module: nn.Module, planned: nn.Module) -> list[str]:
     pairs = zip(found, wanted, strict=False)
     changed = [f"{a.strip()!r} instead of {b.strip()!r}" for a, b in pairs if a != b]
     return changed or ([] if len(found) == len(wanted) else ["it has other layers"])
+
+
+# The card in a part's folder: what it is, for people and for hubs ---------------------------------
+
+
+def card(contract: Contract, recipe: Recipe, origin: Origin, digest: str) -> str:
+    """A README with the YAML head that model hubs read.
+
+    >>> from dovetail.parts.recipe import Build
+    >>> print(card(Contract(), Build("mlp"), Origin(how="build"), "1f" * 32).splitlines()[1])
+    library_name: dovetail
+    """
+    head = ["---", "library_name: dovetail", "tags:", "- dovetail"]
+    if origin.task:
+        head += ["datasets:", f"- {json.dumps(origin.task)}"]
+    rows = [
+        *(f"| takes | {_port(port)} |" for port in contract.takes),
+        *(f"| gives | {_port(port)} |" for port in contract.gives),
+    ]
+    if contract.classes:
+        rows.append(f"| classes | {_cell(', '.join(contract.classes))} |")
+    rows.append(f"| made by | {_cell(origin.how)} |")
+    if origin.task:
+        rows.append(f"| task | {_cell(origin.task)} |")
+    rows += [f"| parent | `{parent[:12]}` |" for parent in origin.parents]
+    rows += [f"| {_cell(name)} | {value:.4g} |" for name, value in origin.measured.items()]
+    rows.append(f"| weights | sha256 `{digest[:12]}` |")
+    return "\n".join(
+        [
+            *head,
+            "---",
+            "",
+            "# A part made by dovetail",
+            "",
+            "| | |",
+            "|---|---|",
+            *rows,
+            "",
+            "Recipe:",
+            "",
+            "```json",
+            json.dumps(to_plain(recipe), indent=2, sort_keys=True),
+            "```",
+            "",
+            "Load it with `dovetail.from_pretrained(folder)`.",
+            "",
+        ]
+    )
+
+
+def _port(port: Port) -> str:
+    after = "" if port.activation == "identity" else f", after {port.activation}"
+    space = f", space `{_cell(port.space)}`" if port.space else ""
+    return f"{shown_shape(port.shape)} {port.dtype}{after}{space}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

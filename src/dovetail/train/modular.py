@@ -18,9 +18,9 @@ from typing import Literal, Unpack
 from torch import Tensor, nn
 
 from dovetail.core.device import choose_device
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError
 from dovetail.parts.contract import Preprocess
-from dovetail.parts.cutting import CutPoint, cut_all
+from dovetail.parts.cutting import CutPoint, cut_all, output_point
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
@@ -43,9 +43,8 @@ from dovetail.train.supervision import (
     validation,
 )
 from dovetail.train.supervision import head_loss as loss_named
-from dovetail.train.where_to_cut import chosen_points, refuse_unfit, trainable
 
-__all__ = ["modular"]
+__all__ = ["chosen_points", "modular", "refuse_unfit", "trainable"]
 
 _CLIP = 1.0
 """The default length of gradients.  An objective that does not see how long features are has a
@@ -237,3 +236,47 @@ def _validation(
     rows = task.indices("validation")
     kept = Supply(before, task.inputs, rows).kept if len(rows) else None
     return validation(whole if kept is None else head, task, loss, inputs=kept)
+
+
+# Where to cut a network that is to be trained in modules ------------------------------------------
+
+
+At = str | CutPoint | Sequence[str | CutPoint]
+
+
+def chosen_points(whole: Part, at: At | None) -> tuple[str, ...]:
+    """The names of the points to cut at; without any said, the one before the output layer.
+
+    >>> from dovetail.parts.part import build
+    >>> chosen_points(build("lenet5"), None), chosen_points(build("lenet5"), ["conv2", "fc2"])
+    (('fc2',), ('conv2', 'fc2'))
+    """
+    if at is None:
+        return (output_point(whole.module),)
+    named = (at,) if isinstance(at, str | CutPoint) else tuple(at)
+    if not named:
+        raise CutError("at= names no point; leave it out to cut before the output layer")
+    return tuple(str(place) for place in named)
+
+
+def trainable(module: nn.Module) -> bool:
+    """Whether there is a weight to train.
+
+    >>> trainable(nn.Linear(1, 1)), trainable(nn.ReLU())
+    (True, False)
+    """
+    return any(p.requires_grad for p in module.parameters())
+
+
+def refuse_unfit(modules: Sequence[Part], at: Sequence[str]) -> None:
+    """Refuse modules that hand over several tensors, or that leave nothing to train."""
+    for module, place in zip(modules, at, strict=False):
+        if len(module.contract.gives) > 1:
+            raise CutError(
+                f"{len(module.contract.gives)} tensors cross at {place!r}, and a kernel is of one; "
+                "take a point that dt.cut_points lists"
+            )
+    if not trainable(modules[-1].module):
+        raise TrainingError(
+            f"behind {at[-1]!r} there is no weight to train; the output module needs one"
+        )
