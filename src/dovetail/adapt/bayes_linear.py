@@ -86,7 +86,7 @@ class BayesLinear:
         return found + self.noise if noisy else found
 
     def covariance(self, x: Tensor, *, noisy: bool = True) -> Tensor:
-        """The same among the rows ``[m, m, k]``."""
+        """Of new targets with each other ``[m, m, k]``, or of their means if not ``noisy``."""
         centred = x - self.centre
         along = centred @ self.directions
         shrunk = self.noise / (self.eigenvalues[:, None] + self.penalty) - self.scale

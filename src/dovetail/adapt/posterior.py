@@ -175,7 +175,7 @@ class FunctionPosterior:
         return self._from_centre(self.raw_cross(new))
 
     def raw_cross(self, new: TangentFeatures) -> Tensor:
-        """The same of features that are not centred."""
+        """Covariances ``[m o, n o]`` of new inputs with the data; features are not centred."""
         rows = len(new) * new.width
         parts = [new.gram(block, scales=self.scales).reshape(rows, -1) for block in self.features]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]

@@ -35,7 +35,7 @@ NAMED = {"deterministic": ("sorted-pca", "pca")}
 
 @dataclass(frozen=True)
 class Settings:
-    """Arguments that make sense."""
+    """What the estimators were asked for, checked: known names, numbers within their limits."""
 
     widths: tuple[int, ...] | None
     """``None`` for ``"auto"``."""

@@ -70,7 +70,7 @@ class Dense:
         return Dense(self.rows[samples])
 
     def compact(self) -> Dense:
-        """The same, in the smaller form."""
+        """These gradients: rows are their smallest form already."""
         return self
 
 
@@ -185,7 +185,7 @@ class Outer:
         return replace(self, inputs=self.inputs[samples], grads=self.grads[samples])
 
     def compact(self) -> Dense | Outer:
-        """The same, in the smaller form, where that is also the faster one."""
+        """As rows ``[n, o, p]`` where they take less room than factors, and products less time."""
         n, o, g, _, b = self.grads.shape
         numbers = n * o * g * b * self.size
         if numbers <= self.inputs.numel() + self.grads.numel() and not in_pairs(self, self):

@@ -102,7 +102,7 @@ def _panels(n: int, m: int, same: bool, width: int = PANEL) -> Iterator[tuple[sl
 
 
 def _tiles(n: int, m: int, same: bool, side: int) -> Iterator[tuple[slice, slice]]:
-    """The same in squares."""
+    """Squares of a matrix, all of them, or those that are not above its diagonal."""
     for i in range(0, n, side):
         for j in range(0, min(i + 1, m) if same else m, side):
             yield slice(i, i + side), slice(j, j + side)

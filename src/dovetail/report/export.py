@@ -51,7 +51,7 @@ def drawings(records: Sequence[Record]) -> list[Drawn]:
 
 
 def drawings_of(parts: Sequence[Section]) -> list[Drawn]:
-    """The same of the sections of a report."""
+    """Every figure and heat map of a report's sections, drawn and named, in their order."""
     drawn = []
     for section in parts:
         number = 0

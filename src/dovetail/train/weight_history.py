@@ -148,7 +148,7 @@ class WeightHistory:
         self.look(moment.module, moment.epoch)
 
     def look(self, module: nn.Module, epoch: int) -> None:
-        """The same in a loop of one's own."""
+        """Add the rows of an epoch: a row for each weight matrix; for a loop of one's own."""
         weights = {n: p for n, p in module.named_parameters() if p.ndim >= 2 and p.numel()}
         gradients = self._gradients(module, weights)
         for name, weight in weights.items():
