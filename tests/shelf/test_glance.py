@@ -44,14 +44,14 @@ def test_a_terminal_hears_what_suits_its_width(ask, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     said = {}
-    for columns in ("60", "120"):
+    for columns in ("40", "120"):
         monkeypatch.setenv("COLUMNS", columns)
         said[columns] = ask("ls")
         assert ask("ls", by_heart=True) == said[columns]
         bare = re.sub(r"\x1b\[[0-9;]*m", "", said[columns])
         assert max(map(len, bare.splitlines())) <= int(columns)
-    assert "\x1b[1m" in said["60"]  # the head of the list is bold
-    assert said["60"] != said["120"]
+    assert "\x1b[1m" in said["40"]  # the head of the list is bold
+    assert said["40"] != said["120"]
 
 
 def test_a_change_is_seen(ask, shelf):

@@ -54,7 +54,7 @@ class ShelfList(Record, kind="shelf-list"):
     complete: bool = True
 
     def view(self) -> View:
-        """One table, and a warning for what is damaged."""
+        """One table of the columns that say something, and a warning for what is damaged."""
         if not self.rows:
             nothing = f"The shelf {self.shelf!r} has no such part."
             return (Text(emptiness(self.shelf) if self.complete else nothing),)
@@ -67,7 +67,12 @@ class ShelfList(Record, kind="shelf-list"):
         if any(row.joined is not None for row in self.rows):
             columns, formats = (*columns, "joined"), (*formats, ".1%")
             cells = tuple((*c, row.joined) for c, row in zip(cells, self.rows, strict=True))
-        table = Table(columns, cells, formats)
+        told = [j for j in range(len(columns)) if any(row[j] not in (None, "") for row in cells)]
+        table = Table(
+            tuple(columns[j] for j in told),
+            tuple(tuple(row[j] for j in told) for row in cells),
+            tuple(formats[j] for j in told),
+        )
         damaged = [f"{row.ref}: {row.problem}" for row in self.rows if row.problem is not None]
         return (table, *(Text(f"Damaged: {line}.", "warning") for line in damaged))
 
