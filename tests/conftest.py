@@ -48,4 +48,4 @@ def toured(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _the_same_random_numbers():
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed looks for accelerators each time

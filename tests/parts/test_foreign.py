@@ -38,7 +38,13 @@ EVERY = pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.
 @EVERY
 @pytest.mark.parametrize(
     "name",
-    ["resnet18", "vit_tiny_patch16_224", pytest.param("mobilenetv2_100", marks=pytest.mark.slow)],
+    [
+        "resnet18",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("mobilenetv2_100", "vit_tiny_patch16_224")
+        ),
+    ],
 )
 def test_a_timm_network_is_adopted_cut_saved_and_evaluated(timm, name, every, tmp_path):
     made = timm.create_model(name, num_classes=3, **SIZE.get(name, {})).eval()

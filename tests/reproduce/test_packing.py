@@ -13,10 +13,11 @@ from dovetail.core.records import load_record
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "records"),
     [
-        pytest.param("packing_bits", {"packing_bits", "packing_floor"}, marks=pytest.mark.slow),
+        ("packing_bits", {"packing_bits", "packing_floor"}),
         ("packing_entropy", {"packing_entropy", "packing_rates"}),
     ],
 )
