@@ -54,6 +54,17 @@ def test_a_terminal_hears_what_suits_its_width(ask, monkeypatch):
     assert said["40"] != said["120"]
 
 
+def test_a_command_that_changes_a_shelf_keeps_its_list(ask, shelf, capsys):
+    at = ["--shelf", str(shelf.folder)]
+    for words, there in (
+        (["cut", "net", "--at", "hidden1"], True),
+        (["shelf", "rm", "net.front@1"], False),
+    ):
+        assert main([*words, *at]) == 0
+        capsys.readouterr()
+        assert ("net.front@1" in ask("ls", by_heart=True)) is there
+
+
 def test_a_change_is_seen(ask, shelf):
     ask("ls"), ask("show", "net")
     shelf.add(build("mlp", shape=(4,), hidden=(3,), classes=2), "net", tags=["second"])

@@ -26,6 +26,7 @@ __all__ = [
     "aligned",
     "as_json",
     "as_text",
+    "keep_answer",
     "key_value",
     "paper",
     "path",
@@ -184,7 +185,40 @@ def show(outcome: Outcome, args: argparse.Namespace) -> int:
         from dovetail.report.terminal import print_view
 
         print_view(outcome.view)
+    if hasattr(args, "shelf"):
+        _keep_list(args.shelf, "json" if args.json else paper())
     return 0 if outcome.ok else 1
+
+
+def keep_answer(
+    shelf: str, question: str, now: dict[str, str], paper: str, outcome: Outcome
+) -> str:
+    """What a shelf says to a question on this paper, kept until it changes; damage is not kept."""
+    from dovetail.shelf import glance
+
+    if paper == "json":
+        said = as_json(outcome.data)
+    else:
+        said = as_text(outcome.view, terminal=paper != "pipe")
+    if not any(row["problem"] for row in outcome.data.get("rows", [outcome.data])):
+        glance.remember(shelf, f"{question} {paper}", now, said)
+    return said
+
+
+def _keep_list(shelf: str, paper: str | None) -> None:
+    """Keep the list of a shelf that has changed, while all that it takes to make one is loaded."""
+    from dovetail.core.errors import DovetailError
+    from dovetail.jobs.shelf import ls
+    from dovetail.shelf import glance
+
+    try:
+        now = glance.stamps(shelf)
+        if paper is None or not 0 < len(now) <= glance.FEW:
+            return
+        if glance.remembered(shelf, f"ls {paper}", now) is None:
+            keep_answer(shelf, "ls", now, paper, ls(shelf=shelf))
+    except (DovetailError, OSError):
+        return  # the list itself will say what is wrong
 
 
 def paper() -> str | None:

@@ -159,17 +159,10 @@ def _tell(args: argparse.Namespace, paper: str) -> int:
     if not now and args.action == "ls":
         sys.stdout.write(glance.empty_list(args.shelf, as_json=args.json))
         return 0
-    question = f"{args.action} {getattr(args, 'part', '')} {paper}"
-    said = glance.remembered(args.shelf, question, now)
+    question = f"{args.action} {getattr(args, 'part', '')}".rstrip()
+    said = glance.remembered(args.shelf, f"{question} {paper}", now)
     if said is None:
-        outcome = _outcome(args)
-        said = (
-            common.as_json(outcome.data)
-            if args.json
-            else common.as_text(outcome.view, terminal=paper != "pipe")
-        )
-        if not any(row["problem"] for row in outcome.data.get("rows", [outcome.data])):
-            glance.remember(args.shelf, question, now, said)
+        said = common.keep_answer(args.shelf, question, now, paper, _outcome(args))
     sys.stdout.write(said)
     return 0
 
