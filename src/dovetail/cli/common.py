@@ -185,8 +185,8 @@ def show(outcome: Outcome, args: argparse.Namespace) -> int:
         from dovetail.report.terminal import print_view
 
         print_view(outcome.view)
-    if hasattr(args, "shelf"):
-        _keep_list(args.shelf, "json" if args.json else paper())
+    if shelf := getattr(args, "shelf", None):
+        _keep_list(shelf, "json" if args.json else paper())
     return 0 if outcome.ok else 1
 
 
