@@ -23,8 +23,7 @@ from dovetail.core.evidence import Evidence, environment
 from dovetail.objectives.pretexts import Rotation
 from dovetail.parts.heads import head_like
 from dovetail.tasks.batches import Batches
-from dovetail.train.fitting.alternating import Alternating
-from dovetail.train.fitting.group import Auxiliary, Group, Member
+from dovetail.train.group import Alternating, Auxiliary, Group, Member
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.linalg.curvature import DifferencedFisher, LossHessian, fisher_product
-from dovetail.linalg.jacobian import Linearised
+from dovetail.linalg.jacobian import Jacobian
 
 FASTER, NEAR, ALIKE = 2.5, 1.4, 1e-2
 DIRECTIONS, STEPS = 5, 150
@@ -88,7 +88,7 @@ class Printed:
 
 
 def measured(name: str, net: nn.Module, x: Tensor, rounds: int) -> dict[str, Any]:
-    around, differenced, printed = Linearised(net, x), DifferencedFisher(net, x), Printed(net, x)
+    around, differenced, printed = Jacobian(net, x), DifferencedFisher(net, x), Printed(net, x)
     before = around.forward_value
 
     def divergence(outputs: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def measured(name: str, net: nn.Module, x: Tensor, rounds: int) -> dict[str, Any
     for _ in range(2):
         steepest = fisher_product(around, steepest / steepest.norm())
     random = [torch.randn(around.size) for _ in range(DIRECTIONS)]
-    wide = Linearised(copy.deepcopy(net).double(), x.double())
+    wide = Jacobian(copy.deepcopy(net).double(), x.double())
     directions = {"random": random, "steepest": [steepest]}
     truths = {
         where: [fisher_product(wide, v) for v in several] for where, several in directions.items()

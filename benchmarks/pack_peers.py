@@ -57,7 +57,7 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.files import write_whole
 from dovetail.pack.quality import smallest_within
-from dovetail.pack.trials import Rise
+from dovetail.pack.searching import Rise
 
 Row = dict[str, Any]
 

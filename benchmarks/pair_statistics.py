@@ -33,10 +33,10 @@ from torch import Tensor
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.measure.forward import outputs_of
-from dovetail.ranking.measuring import plan_for
+from dovetail.ranking.logme import logme
+from dovetail.ranking.measuring import yardstick
+from dovetail.ranking.scores_from_sums import KINDS
 from dovetail.ranking.statistics import PairStatistics
-from dovetail.ranking.sums.from_sums import KINDS
-from dovetail.ranking.sums.logme_alone import logme
 
 PRODUCTS, FASTER, SHARE = 2.0, 10.0, 0.1
 ROWS, WIDTH, CLASSES = 50_000, 512, 10
@@ -151,9 +151,9 @@ def measured(rounds: int) -> list[dict[str, Any]]:
         "images",
         indices={"train": torch.arange(IMAGES), "validation": nothing, "test": nothing},
     )
-    plan = plan_for(kept_task, None, groups=10, permutations=20, confidence=0.9, seed=0)
+    stick = yardstick(kept_task, None, groups=10, permutations=20, confidence=0.9, seed=0)
     ratio, *times = paired(
-        lambda: outputs_of(front, images), lambda: plan.measure(kept, "relu"), rounds
+        lambda: outputs_of(front, images), lambda: stick.measure(kept, "relu"), rounds
     )
     question = "score, interval, z and expected accuracy as dt.rank / extracting"
     rows.append(row(question, ratio, "no limit", True, times))

@@ -30,7 +30,7 @@ from dovetail.closed_form.platonic import Platonic, platonic
 from dovetail.closed_form.rows import HeldRows
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import seeded
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Split, Task
 
 WIDTHS = {"tiny": (64, 32), "small": (3136, 2000, 1500)}

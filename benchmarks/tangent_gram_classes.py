@@ -19,7 +19,7 @@ from torch.func import functional_call, jacrev, vmap
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.linalg.gram import tangent_gram
+from dovetail.linalg.tangent import tangent_gram
 
 SAMPLES, OUTPUTS, LEAST = 500, 10, 10.0
 

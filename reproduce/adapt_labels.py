@@ -40,9 +40,15 @@ from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.probe import Probe
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
-from dovetail.measure.calibration import expected_calibration_error, nll, overconfidence
-from dovetail.measure.preprocess import prepare
-from dovetail.measure.temperature import fit_temperature, log_probabilities, tempered
+from dovetail.measure.calibration import (
+    expected_calibration_error,
+    fit_temperature,
+    log_probabilities,
+    nll,
+    overconfidence,
+    tempered,
+)
+from dovetail.measure.forward import prepare
 from dovetail.tasks.derive import blurred, inverted, only_classes
 
 SCALES = {

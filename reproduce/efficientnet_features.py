@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.parts.norms import recalibrate
 
 POINTS, SIZE = 0.30, 96

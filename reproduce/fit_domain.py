@@ -20,8 +20,7 @@ from compatibility.protocol import Found, Workplace, arguments, mean, spread
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.reuse.domain import adapt_domain
-from dovetail.reuse.domain_record import judge_adaptation
+from dovetail.reuse.domain import adapt_domain, judge_adaptation
 
 EPOCHS = 5
 STUDENT = {4: 3.182, 8: 2.365}

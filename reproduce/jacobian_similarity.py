@@ -41,7 +41,7 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import derived_seed, generator
 from dovetail.lens.similarity import jacobian_similarity
-from dovetail.measure.preprocess import preprocess_for
+from dovetail.measure.forward import preprocess_for
 from dovetail.parts.contract import Preprocess
 
 NEARLY_ZERO = 0.1

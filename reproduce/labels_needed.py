@@ -31,7 +31,7 @@ from modular_mnist import accuracy_of_head, feature_task
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
-from dovetail.measure.preprocess import preprocess_for
+from dovetail.measure.forward import preprocess_for
 from dovetail.tasks.derive import few
 
 COUNTS = (10, 20, 30, 50, 100, 1000)

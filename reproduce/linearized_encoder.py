@@ -31,7 +31,7 @@ from compatibility.protocol import mean, spread
 from linearized.encoder import LAYERS, PAPER, SMALL, TINY, Protocol, pretrained, projected, top
 from linearized.finetuning import finetuned, regression
 from linearized.images import Split, cifar10, prepared
-from linearized.inference import Linearised, linear_model, measured
+from linearized.inference import Linearized, linear_model, measured
 from linearized.keeping import Found, found_once
 from torch import nn
 
@@ -53,7 +53,7 @@ def by_kernel(
 ) -> Found:
     model = linear_model(projected(features, seed), top(layers))
     zeros = {name: torch.zeros(len(x), 10) for name, (x, _) in splits.items()}
-    fitted = Linearised(model, variance, splits["train"][0]).fit(
+    fitted = Linearized(model, variance, splits["train"][0]).fit(
         splits["train"],
         zeros["train"],
         by=way,

@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from compatibility.protocol import mean, spread
 from linearized.images import Split, cifar10, prepared
-from linearized.inference import Linearised, linear_model, measured
+from linearized.inference import Linearized, linear_model, measured
 from linearized.keeping import Found, found_once
 from linearized.residual import PAPER, SMALL, TINY, Protocol, source
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ def by_inference(
     model = linear_model(net)
     factor = 1.0 if kind == "linearised network" else 0.0
     means = {name: factor * model.outputs(x) for name, (x, _) in splits.items()}
-    fitted = Linearised(model, variance, splits["train"][0]).fit(
+    fitted = Linearized(model, variance, splits["train"][0]).fit(
         splits["train"],
         means["train"],
         by=way,

@@ -45,9 +45,9 @@ from dovetail.core.errors import first_line
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.files import write_whole
 from dovetail.core.seeds import generator, seeded
-from dovetail.linalg.cg import ConvergenceError, columnwise, conjugate_gradients
+from dovetail.linalg.conjugate_gradients import ConvergenceError, columnwise, conjugate_gradients
 from dovetail.linalg.curvature import fisher_product
-from dovetail.linalg.jacobian import Linearised
+from dovetail.linalg.jacobian import Jacobian
 from dovetail.linalg.tangent import TangentFeatures
 
 NOISE, TOLERANCE, TESTS = 0.01, 1e-2, 50
@@ -123,7 +123,7 @@ def left(way: str, n: int, target: str, kept: Path) -> dict[str, Any]:
     began, wall = time.process_time(), time.perf_counter()
     if way == "fisher":
         # The same mean: (J^T J + noise / s I) w = J^T r, with a residual in another norm.
-        around = Linearised(net, x)
+        around = Jacobian(net, x)
         penalty = NOISE * size
         right = around.vjp(y).double()
         try:

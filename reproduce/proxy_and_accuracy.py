@@ -37,8 +37,7 @@ from torch import Tensor
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare, preprocess_for
+from dovetail.measure.forward import outputs_of, prepare, preprocess_for
 from dovetail.objectives import Pairwise, unit_rows
 from dovetail.ranking.scores import score
 from dovetail.ranking.statistics import PairStatistics

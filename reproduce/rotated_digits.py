@@ -50,12 +50,12 @@ from linearized.regression import (
 from torch import Tensor, nn
 
 import dovetail as dt
-from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.probe import ProbeRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float
-from dovetail.tasks.images import turn
+from dovetail.tasks.augment import turn
 
 DEGREES, ANGLES = 30.0, 4
 RATE, BATCH = 1e-3, 64

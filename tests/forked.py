@@ -18,8 +18,8 @@ PATIENCE = 600
 
 _IMPORTED = [
     "dovetail.cli.train",
-    "dovetail.closed_form.classifier",
-    "dovetail.closed_form.regressor",
+    "dovetail.closed_form.estimators",
+    "dovetail.closed_form.estimators",
     "dovetail.jobs.train",
     "dovetail.ranking.ranker",
     "sklearn.datasets",

@@ -13,6 +13,7 @@ import dovetail
 PACKAGE = Path(dovetail.__file__).parent
 ROWS = (
     ("core",),
+    ("settings",),
     ("objectives", "linalg", "pack"),
     ("parts",),
     ("tasks", "shelf", "dist"),
@@ -24,7 +25,7 @@ ROWS = (
 VERBS = next(row for row in ROWS if "train" in row)
 BESIDE = {"report": {"core"}}
 FREE = {"__init__", "testing", "__main__"}
-LONGEST = 400
+LONGEST = 500
 
 
 def row_of(room):

@@ -294,7 +294,7 @@ def first_row(features, labels):
     return within(features, labels) * features[0].sum()
 
 
-def nan_for_one_class(features, labels):
+def infinite_for_one_class(features, labels):
     return within(features, labels) / (1.0 * (labels.max() > labels.min()))
 
 
@@ -315,22 +315,22 @@ def silent_for_one_class(features, labels):
 @pytest.mark.parametrize(
     ("objective", "wrong"),
     [
-        (lambda f, y: within(f), "fails on an ordinary batch"),
+        (lambda f, y: within(f), "fails on ordinary data"),
         (lambda f, y: f.sum(1), "no scalar tensor"),
         (lambda f, y: float(within(f, y).detach()), "no scalar tensor"),
-        (lambda f, y: within(f, y) / 0, "not finite on an ordinary batch"),
+        (lambda f, y: within(f, y) / 0, "the objective is inf on ordinary data"),
         (lambda f, y: within(f, y).detach(), "not attached to its features"),
         (in_place, "changes its inputs in place"),
-        (lambda f, y: within(f, y) + torch.rand(()), "two values for one batch"),
-        (first_row, "the order of the rows matters"),
-        (lambda f, y: within(f, y) * (1 + y.max()), "the names of the classes matter"),
-        (lambda f, y: F.nll_loss(f.log_softmax(1), y), "the names of the classes matter"),
+        (lambda f, y: within(f, y) + torch.rand(()), "two values for the same data"),
+        (first_row, "order of the rows changes"),
+        (lambda f, y: within(f, y) * (1 + y.max()), "naming of the classes changes"),
+        (lambda f, y: F.nll_loss(f.log_softmax(1), y), "naming of the classes changes"),
         (lambda f, y: within(f.half(), y).to(f.dtype), "float32 gives|gradient is not that"),
         (lambda f, y: within(f, y) + 1e6 - 1e6 * (f.dtype == torch.float64), "float64"),
         (lambda f, y: within(NotTheGradient.apply(f), y), "gradient is not that of the value"),
         (lambda f, y: -within(f, y), "Mind the sign"),
-        (nan_for_one_class, "one class gives no finite number"),
-        (crash_for_one_class, "one class ends in KeyError"),
+        (infinite_for_one_class, "inf for a batch of one class"),
+        (crash_for_one_class, "one class in KeyError"),
         (silent_for_one_class, "one class says nothing"),
     ],
 )

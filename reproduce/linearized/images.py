@@ -9,7 +9,7 @@ from torch import Tensor
 
 import dovetail as dt
 from dovetail.core.seeds import generator
-from dovetail.measure.preprocess import prepare, preprocess_for
+from dovetail.measure.forward import prepare, preprocess_for
 from dovetail.parts.contract import Contract
 from dovetail.tasks.derive import resized
 

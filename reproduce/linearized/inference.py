@@ -7,11 +7,15 @@ from torch import Tensor
 
 from dovetail.adapt.linear_model import LinearModel
 from dovetail.adapt.variational import VariationalPosterior, variational
-from dovetail.adapt.variational_steps import Tangents
 from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import Choice
-from dovetail.measure.calibration import expected_calibration_error, nll
-from dovetail.measure.temperature import fit_temperature, log_probabilities, tempered
+from dovetail.measure.calibration import (
+    expected_calibration_error,
+    fit_temperature,
+    log_probabilities,
+    nll,
+    tempered,
+)
 from linearized.images import Split
 from linearized.keeping import Found
 
@@ -25,9 +29,8 @@ def prior_variance(model: LinearModel, x: Tensor, seed: int = 0) -> float:
     .. math:: \frac{1}{no} \sum_i \operatorname{tr} J_i J_i^\top
         = \frac{1}{no} \mathbb E \lVert J^\top u \rVert^2 , \qquad u \in \{-1, 1\}^{no}
     """
-    tangents = Tangents(model.module, model.names)
     some = x[:LOOK]
-    tangents.at(some)
+    tangents = model.tangents().at(some)
     draw = generator(seed, "prior variance")
     width = model.outputs(some[:1]).shape[1]
     pulls = [
@@ -37,7 +40,7 @@ def prior_variance(model: LinearModel, x: Tensor, seed: int = 0) -> float:
     return float(torch.stack(pulls).square().sum(1).mean()) / (len(some) * width)
 
 
-class Linearised:
+class Linearized:
     """A network's linear model with a prior under which outputs have a given variance."""
 
     def __init__(self, model: LinearModel, variance: float | None, x: Tensor) -> None:
@@ -48,7 +51,7 @@ class Linearised:
 
     def fit(
         self, train: Split, mean: Tensor, *, by: str, steps: int, batch_size: int, seed: int
-    ) -> Linearised:
+    ) -> Linearized:
         """Fit by ``"VI"`` or ``"MAP"``."""
         self.found = variational(
             self.model,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dovetail.core.records import StoredRecord
 from dovetail.core.seeds import generator, seeded
 from dovetail.core.views import Figure, Series, View
-from dovetail.measure.coverage import coverage, gaussian_nll
+from dovetail.measure.intervals import coverage, gaussian_nll
 from linearized.keeping import Found
 
 LEVEL = 0.9

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from dovetail.core.seeds import generator, seeded
 from dovetail.dist.packed_mean import Packing, averaged
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import as_float
 
 BATCH, CLASSES = 20, 10

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 
 UNITS = ("pixels", "centred pixels", "0 to 1", "0 to 1, centred", "standardised")
 """Centred and standardised is each pixel for itself; a pixel that never changes is zero."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Split
 
 VALIDATION, BLOCK = 2000, 2000

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from dovetail.closed_form.layers import Layer
-from dovetail.closed_form.low_rank import cut_to_rank
+from dovetail.closed_form.layers import Layer, cut_to_rank
 from dovetail.closed_form.projections import (
     LABEL_WEIGHTS,
     Known,
@@ -80,13 +79,17 @@ class Standardised:
     """
 
     def __init__(self, _: Rows, moments: Moments) -> None:
-        size = moments.scatter.diagonal().sqrt()
+        size = moments.features.diagonal().sqrt()
         size = torch.where(size > 0, size, torch.ones_like(size))
-        size[moments.d :] = 1.0
-        scaled = Moments(moments.d, moments.k)
-        scaled.rows, scaled.weight = moments.rows, moments.weight
-        scaled.mean, scaled.scatter = moments.mean / size, moments.scatter / size[:, None] / size
-        self._size, self._inner = size[: moments.d, None], Spectral.of_moments(scaled)
+        scaled = Moments.of(
+            moments.rows,
+            moments.weight,
+            torch.cat([moments.feature_mean / size, moments.target_mean]),
+            moments.features / size[:, None] / size,
+            moments.cross / size[:, None],
+            moments.targets,
+        )
+        self._size, self._inner = size[:, None], Spectral.of_moments(scaled)
         self.labels = self._inner.labels / self._size
         self.penalty, self.condition = self._inner.penalty, self._inner.condition
 

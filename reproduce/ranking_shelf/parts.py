@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import dovetail as dt
-from dovetail.measure.preprocess import preprocess_for
+from dovetail.measure.forward import preprocess_for
 from dovetail.parts.contract import Preprocess
 
 from .keeping import Facts, kept_facts

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 import dovetail as dt
 from dovetail.core.seeds import derived_seed, generator, seeded
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.norms import recalibrate
 from dovetail.parts.part import Part

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from dovetail.measure.features import features as features
     from dovetail.measure.predict import predict as predict
     from dovetail.measure.recombine import recombine as recombine
-    from dovetail.parts.adopting import adopt as adopt
     from dovetail.parts.builders import builder as builder
     from dovetail.parts.cutting import cut as cut
     from dovetail.parts.cutting import cut_points as cut_points
+    from dovetail.parts.foreign.adopting import adopt as adopt
     from dovetail.parts.joining import adapter as adapter
     from dovetail.parts.joining import join as join
     from dovetail.parts.part import Part as Part
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dovetail.reuse.explain import explain_fit as explain_fit
     from dovetail.reuse.packing import pack_part as pack_part
     from dovetail.shelf.store import Shelf as Shelf
-    from dovetail.tasks.builtin import load_task as load_task
+    from dovetail.tasks.load import load_task as load_task
     from dovetail.tasks.task import Task as Task
 
 _PACKAGES = (
@@ -55,11 +55,11 @@ _HOMES = {
     # make and load
     "build": "parts.part",
     "builder": "parts.builders",
-    "adopt": "parts.adopting",
+    "adopt": "parts.foreign.adopting",
     "from_pretrained": "parts.part",
     "Part": "parts.part",
     # data
-    "load_task": "tasks.builtin",
+    "load_task": "tasks.load",
     "Task": "tasks.task",
     # cut and join
     "cut_points": "parts.cutting",

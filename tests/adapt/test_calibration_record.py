@@ -11,7 +11,7 @@ from dovetail.core.errors import TaskError
 from dovetail.core.records import load_record
 from dovetail.core.views import Figure, Table
 from dovetail.measure.calibration import expected_calibration_error, nll
-from dovetail.measure.coverage import coverage
+from dovetail.measure.intervals import coverage
 from dovetail.report.export import drawings
 
 

@@ -134,7 +134,7 @@ def test_a_temperature_is_fitted_to_other_labels():
     found.calibrate(new, truth)
     assert found.temperature_ > 1
     assert found.predict_proba(new).max(1).mean() < before
-    with pytest.warns(UserWarning, match="stays at 1"):
+    with pytest.warns(UserWarning, match="stays what fit found"):
         found.calibrate(x, found.predict(x))
     assert found.temperature_ == 1.0
 

@@ -14,7 +14,7 @@ from torch import nn
 from dovetail.adapt.ablr import AdaptiveBayesianRegressor
 from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.networks import default_network, network_of, standardising
-from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.probe import ProbeRegressor
 from dovetail.adapt.rbf import RBFRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.errors import ContractError, SettingsError, TaskError

@@ -13,7 +13,7 @@ from torch import nn
 from dovetail.adapt.iterative import condition_iteratively, rank_for
 from dovetail.adapt.posterior import condition_on_functions
 from dovetail.core.errors import ContractError, SettingsError, TaskError
-from dovetail.linalg.cg import ConvergenceError
+from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.tangent import TangentFeatures
 
 SCALES = {"0.weight": 0.3, "0.bias": 2.0, "2.weight": 0.05}

@@ -11,12 +11,12 @@ from references import logistic as reference
 from sklearn.datasets import load_digits
 from torch import nn
 
-from dovetail.adapt.probe import Probe, temperature_of
-from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.probe import Probe, ProbeRegressor
 from dovetail.core.errors import ContractError, CutError, SettingsError, TaskError
 from dovetail.linalg.ridge import fit as fit_ridge
+from dovetail.measure.estimators import temperature_of
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build, from_pretrained
 from dovetail.tasks.task import Task
@@ -51,11 +51,11 @@ def test_auto_takes_the_kind_of_lower_held_out_loss(digits):
     assert np.array_equal(chosen.predict(x), each[chosen.kind_].predict(x))
 
 
-def test_the_ridge_head_is_that_of_linalg_over_its_temperature(digits):
+def test_the_ridge_head_is_that_of_linalg(digits):
     x, y = digits
     probe = Probe(kind="ridge", penalty=2.0).fit(x[:50], y[:50])
     head = fit_ridge(x[:50].reshape(50, -1), F.one_hot(torch.tensor(y[:50])), 2.0)
-    expected = head(x[50:60].reshape(10, -1)) / probe.temperature_
+    expected = head(x[50:60].reshape(10, -1))
     torch.testing.assert_close(probe.logits(x[50:60]), expected, rtol=1e-6, atol=1e-6)
 
 

@@ -9,10 +9,10 @@ from references.gram import jacobian
 from torch import nn
 
 import dovetail as dt
-from dovetail.adapt.readout import Readout, drawn_projection
+from dovetail.adapt.linear_model import Readout, drawn_projection
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TaskError
-from dovetail.linalg.cg import ConvergenceError
+from dovetail.linalg.conjugate_gradients import ConvergenceError
 
 
 def net(outputs=1, seed=0):
@@ -285,7 +285,7 @@ def test_what_else_goes_wrong_is_said():
     fitted = LinearizedRegressor(net().float()).fit(x, y)
     with pytest.raises(SettingsError, match="without noise"):
         fitted.predict(x, return_std=True, latent=True, noise=np.ones(25))
-    with pytest.raises(SettingsError, match="not both"):
+    with pytest.raises(SettingsError, match="not for both"):
         fitted.predict(x, return_std=True, return_cov=True)
     with pytest.raises(TaskError, match="2 columns"):
         fitted.update(x, np.stack([y, y], 1))

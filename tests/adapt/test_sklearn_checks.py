@@ -7,8 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.adapt.ablr import AdaptiveBayesianRegressor
 from dovetail.adapt.classifier import LinearizedClassifier
-from dovetail.adapt.probe import Probe
-from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.probe import Probe, ProbeRegressor
 from dovetail.adapt.rbf import RBFRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
 

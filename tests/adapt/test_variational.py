@@ -13,8 +13,7 @@ from references.jacobian import dense_jacobian
 from torch import nn
 
 from dovetail.adapt.linear_model import LinearModel
-from dovetail.adapt.variational import variational
-from dovetail.adapt.variational_steps import Likelihood, Tangents
+from dovetail.adapt.variational import Likelihood, variational
 from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -130,10 +129,9 @@ def test_slopes_are_autograds_and_drawn_ones_have_the_curvature(noise):
 
 def test_products_are_the_dense_jacobians_and_pulls_squared_its_diagonal_curvature():
     model, x, labels, jacobian = problem(3, n=6)
-    tangents = Tangents(model.module, model.names)
-    tangents.at(x)
+    tangents = model.tangents().at(x)
     w, u = torch.randn(model.size).double(), torch.randn(6, 3).double()
-    torch.testing.assert_close(tangents.pushed(w), jacobian @ w, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(tangents.push(w), jacobian @ w, rtol=1e-4, atol=1e-4)
     expected = torch.einsum("nop,no->p", jacobian, u)
     torch.testing.assert_close(tangents.pull(u), expected, rtol=1e-4, atol=1e-4)
     g, likelihood = (jacobian @ w)[None], Likelihood(labels, None)
@@ -233,8 +231,8 @@ def test_an_operation_without_a_forward_derivative_is_gone_around():
     plain = nn.Sequential(nn.Linear(3, 2))
     plain.load_state_dict(net.state_dict())
     x, w = torch.randn(4, 3), torch.randn(8).double()
-    pushed = Tangents(net, ["0.weight", "0.bias"]).push(x, w)
-    twice = 2 * Tangents(plain, ["0.weight", "0.bias"]).push(x, w)
+    pushed = LinearModel(net).push(x, w)
+    twice = 2 * LinearModel(plain).push(x, w)
     torch.testing.assert_close(pushed, twice, rtol=1e-5, atol=1e-5)
 
 

@@ -16,7 +16,7 @@ from dovetail.jobs.adapt import adapt
 from dovetail.measure.evaluate import evaluate
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 
 

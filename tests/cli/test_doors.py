@@ -12,6 +12,7 @@ from forked import PATIENCE
 
 from dovetail.cli import main as door
 from dovetail.cli.common import key_value
+from dovetail.settings.train import WAYS
 
 COMMANDS = list(door._COMMANDS)
 
@@ -66,8 +67,18 @@ def test_every_use_has_an_example_that_parses(run, use):
 def test_examples_of_ways_to_train_parse():
     from dovetail.cli import train
 
-    for example in (train.MODULAR_EXAMPLE, train.COMPATIBLE_EXAMPLE):
-        assert door._parser().parse_args(shlex.split(example)[1:]).run is train.run
+    for way in WAYS.values():
+        args = door._parser().parse_args(shlex.split(way.example)[1:])
+        assert (args.run, args.how) == (train.run, way.name)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_help_shows_the_options_of_the_way_that_is_named(run, how):
+    said = run("train", "--how", how, "--help").out
+    own = {one.flag for one in WAYS[how].settings.declared.values()}
+    others = {one.flag for way in WAYS.values() for one in way.settings.declared.values()} - own
+    assert all(f"{flag}" in said for flag in own)
+    assert not [flag for flag in others if f"  {flag} " in said]
 
 
 def test_the_version(run):

@@ -8,7 +8,7 @@ from cli.console import call
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from dovetail.pack.writing import write
+from dovetail.pack.compressing import write
 from dovetail.parts.part import build, from_pretrained
 from dovetail.shelf.store import Shelf
 
@@ -357,14 +357,14 @@ def test_errors_are_in_the_words_of_the_command(shelved, tmp_path, monkeypatch):
     save_file({"w": torch.full((20, 20), torch.nan)}, tmp_path / "nan.safetensors")
     said = shelved("pack", "nan.safetensors")
     assert said.code == 2
-    assert said.err.rstrip().endswith("keep it exactly with --lossless 'w'")
+    assert said.err.rstrip().endswith("keep it exactly with --lossless w")
     assert shelved("pack", "nan.safetensors", "--lossless", "w").code == 0
     monkeypatch.setattr("dovetail.pack.decompressing._ALWAYS_ALLOWED", 1 << 16)
     save_file({"w": torch.zeros(500, 500)}, tmp_path / "zeros.safetensors")
     assert shelved("pack", "zeros.safetensors").code == 0
     said = shelved("unpack", "zeros.dovepack", "--to", "back.safetensors")
     assert said.code == 2
-    assert "say --most-gigabytes; in bytes it is 1000000" in said.err
+    assert "pass --most-gigabytes; in bytes it is 1000000" in said.err
     words = ("--to", "back.safetensors", "--most-gigabytes", "0.001")
     assert shelved("unpack", "zeros.dovepack", *words).code == 0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.cli.main import _parser
-from dovetail.cli.train import CLOSED_FORM_EXAMPLE
-from dovetail.jobs.train import HOW, OPTIONS, SWITCHES
+from dovetail.settings.train import WAYS, Way
 
 
 @pytest.fixture
@@ -38,8 +37,8 @@ def test_a_flag_of_steps_is_refused_where_there_are_none(solved, words):
 
 def test_flags_that_were_not_given_are_not_there():
     args = vars(_parser().parse_args(["train", "digits"]))
-    assert {name for name in OPTIONS if args[name] is not None} == set(SWITCHES)
-    assert not any(args[name] for name in SWITCHES)
+    declared = {name for way in WAYS.values() for name in way.settings.declared}
+    assert {name for name in declared if args[name] is not None} == set()
 
 
 def test_rank_and_precision_reach_the_fit(solved):
@@ -59,7 +58,7 @@ def test_what_to_be_careful_about_is_said(solved, run):
 
 
 def test_the_example_in_the_help_is_better_than_no_widths(solved, run):
-    words = CLOSED_FORM_EXAMPLE.split()
+    words = WAYS["closed-form"].example.split()
     assert words[:5] == ["dovetail", "train", "digits", "--how", "closed-form"]
     example, plain = (run(*each, "--json").json for each in (words[1:], words[1:5]))
     assert example["measures"]["test accuracy"] > plain["measures"]["test accuracy"]
@@ -85,8 +84,8 @@ def test_what_was_given_reaches_the_trainer(run, tmp_path, monkeypatch, words, a
         raise Stop
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(HOW, "end-to-end", trainer)
+    monkeypatch.setattr(Way, "load", lambda _: trainer)
     with pytest.raises(Stop):
         run("train", "digits", "--net", "mlp", *words)
     assert asked.items() <= seen.items()
-    assert not {"lr", "epochs", "device", *SWITCHES} & (seen.keys() - asked.keys())
+    assert not {"lr", "epochs", "device", "modules"} & (seen.keys() - asked.keys())

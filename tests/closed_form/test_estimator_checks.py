@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dovetail.closed_form.classifier import PlatonicClassifier
-from dovetail.closed_form.regressor import PlatonicRegressor
+from dovetail.closed_form.estimators import PlatonicClassifier, PlatonicRegressor
 
 
 @parametrize_with_checks([PlatonicClassifier(), PlatonicRegressor()])

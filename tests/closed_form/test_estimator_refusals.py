@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from dovetail.closed_form import PlatonicClassifier, PlatonicRegressor
-from dovetail.closed_form.spread import Spread
+from dovetail.closed_form.scaling import Spread
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.measure.estimator_inputs import InputTypeError
 

@@ -16,14 +16,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import dovetail as dt
-from dovetail.closed_form.classifier import PlatonicClassifier
-from dovetail.closed_form.layers import Layer, activation_of
-from dovetail.closed_form.low_rank import cut_to_rank, factored
+from dovetail.closed_form.estimators import PlatonicClassifier, PlatonicRegressor
+from dovetail.closed_form.layers import Layer, activation_of, cut_to_rank, factors_of, network_part
 from dovetail.closed_form.platonic import platonic
-from dovetail.closed_form.regressor import PlatonicRegressor
 from dovetail.closed_form.rows import HeldRows, moments_of
 from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
+from dovetail.parts.facts import Origin
 
 
 def drawn(seed, *shape):
@@ -53,18 +52,26 @@ def test_what_enters_the_activation_is_the_best_of_its_rank(seed, d, width, rank
     np.testing.assert_allclose(*means, atol=1e-9 * (1 + s[0]))
 
 
+def in_factors(net):
+    """The network as a module; layers of low rank are two each."""
+    layers = [piece for layer in net.layers for piece in factors_of(layer)]
+    inputs = net.layers[0].weights.shape[0]
+    origin = Origin(how="closed-form")
+    return network_part([*layers, net.head], "relu", (inputs,), torch.float64, origin).module
+
+
 def test_a_network_of_low_rank_as_a_module():
     x = drawn(0, 300, 20)
     y = (x[:, :1] * x[:, 1:2]).sign()
     whole = platonic(HeldRows(x, y), (40, 30))
     net = platonic(HeldRows(x, y), (40, 30), rank=5)
     assert [int(torch.linalg.matrix_rank(each.weights)) for each in net.layers] == [5, 5]
-    module = factored([*net.layers, net.head])
+    module = in_factors(net)
     torch.testing.assert_close(module(x), net(x), atol=1e-9, rtol=0)
-    torch.testing.assert_close(factored([*whole.layers, whole.head])(x), whole(x))
+    torch.testing.assert_close(in_factors(whole)(x), whole(x))
     numbers = sum(p.numel() for p in module.parameters())
-    assert numbers == 5 * (20 + 40) + 40 + 5 * (40 + 30) + 30 + 31
-    assert not any(p.requires_grad for p in module.parameters())
+    biases = 5 + 40 + 5 + 30 + 1
+    assert numbers == 5 * (20 + 40) + 5 * (40 + 30) + 30 + biases
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +172,10 @@ def test_a_rank_that_cuts_nothing_changes_nothing():
 
 def test_one_that_never_answers_is_one_number_wide():
     silent = Layer(torch.zeros(4, 3).double(), torch.ones(3).double(), torch.relu)
-    module = factored([silent])
-    assert torch.equal(module(drawn(2, 5, 4)), torch.ones(5, 3).double())
+    x, pieces = drawn(2, 5, 4), factors_of(silent)
+    for piece in pieces:
+        x = piece(x)
+    assert torch.equal(x, torch.ones(5, 3).double())
 
 
 def test_what_cannot_be_is_refused():

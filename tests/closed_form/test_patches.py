@@ -7,7 +7,7 @@ import pytest
 import torch
 from references.patches import answered, patches
 
-from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.estimators import PlatonicClassifier
 from dovetail.closed_form.patches import patch_layer, patches_of
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator

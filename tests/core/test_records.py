@@ -86,7 +86,7 @@ def test_a_record_must_say_how_it_is_shown():
     class Mute(Record):
         pass
 
-    with pytest.raises(TypeError, match=r"define view\(\)"):
+    with pytest.raises(TypeError, match="declare shows"):
         Mute().to_json()
 
 

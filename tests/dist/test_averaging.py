@@ -22,7 +22,7 @@ from dovetail.core.seeds import derived_seed
 from dovetail.dist import Averaging, averaged
 from dovetail.dist.packed_mean import mean_of, packed
 from dovetail.jobs.train import train
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.tasks.batches import Batches
 
 

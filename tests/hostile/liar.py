@@ -18,7 +18,7 @@ from pathlib import Path
 from dovetail.pack.compressing import compress
 from dovetail.pack.container import HEAD, write_index
 from dovetail.pack.decompressing import Source
-from dovetail.parts.packing import with_packed
+from dovetail.parts.packed import with_packed
 from dovetail.parts.part import Part, build
 
 WEIGHTS, CONTAINER, CONFIG, MANIFEST, PROBE, CARD = (

@@ -16,7 +16,7 @@ from hostile.liar import GIGABYTE, Bomb, Tricks, entry, safetensors
 from safetensors.torch import save
 
 from dovetail.core.records import load_record
-from dovetail.tasks.readers import read_idx, read_npz
+from dovetail.tasks.array_files import read_idx, read_npz
 from dovetail.train.checkpoint import load_checkpoint
 
 TRICKS = Tricks()

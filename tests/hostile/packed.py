@@ -80,7 +80,7 @@ def packed_index_with_a_shape(folder, canary, shape):
     put(folder, CONTAINER, lied(data, shaped("hidden1.linear.weight", shape)))
 
 
-@several("", dtype={"dtype": torch.float64}, rows={"rows": 2}, exact={"rows": 0, "plan": None})
+@several("", dtype={"dtype": torch.float64}, rows={"rows": 2}, exact={"rows": 0, "code": None})
 def packed_index_with_another(folder, canary, fields):
     data = pack_folder(folder)
     put(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hostile.cases import CASES
 
-from dovetail.parts.planning import MOST_PIECES
+from dovetail.parts.blueprint import MOST_PIECES
 
 MOST = {"pieces": MOST_PIECES + 1, "calls": 100, "megabytes_read": 100, "megabytes": 200}
 """What a refusal may cost: pieces of networks, calls of modules, memory read and held."""

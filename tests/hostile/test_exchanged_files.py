@@ -11,9 +11,10 @@ import torch
 from hostile.liar import CONFIG, CONTAINER, PROBE, WEIGHTS, container, honest, pack_folder
 from torch import nn
 
+from dovetail.core import folders
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
-from dovetail.parts import builders, disk, facts, planning
-from dovetail.parts.packing import with_packed
+from dovetail.parts import blueprint, builders
+from dovetail.parts.packed import with_packed
 from dovetail.parts.part import Part, build
 
 
@@ -31,7 +32,7 @@ def other(tmp_path):
 
 def when_hashed(monkeypatch, hashed, exchange):
     """Exchange a file as soon as the hash of another (or the same) has been taken."""
-    real = disk.sha256_of
+    real = folders.sha256_of
 
     def sha256_of(path):
         digest = real(path)
@@ -39,8 +40,7 @@ def when_hashed(monkeypatch, hashed, exchange):
             exchange()
         return digest
 
-    for module in (facts, disk):
-        monkeypatch.setattr(module, "sha256_of", sha256_of)
+    monkeypatch.setattr(folders, "sha256_of", sha256_of)
 
 
 def test_weights_exchanged_after_their_hash_was_checked(folder, other, monkeypatch):
@@ -73,13 +73,13 @@ def test_a_probe_exchanged_after_its_hash_was_checked(folder, other, monkeypatch
 
 
 def before_loading(monkeypatch, exchange):
-    real = planning.Plan.with_memory
+    real = blueprint.Blueprint.with_memory
 
     def with_memory(self):
         exchange()
         return real(self)
 
-    monkeypatch.setattr(planning.Plan, "with_memory", with_memory)
+    monkeypatch.setattr(blueprint.Blueprint, "with_memory", with_memory)
 
 
 def test_weights_exchanged_after_their_header_was_checked_are_not_seen(folder, other, monkeypatch):
@@ -114,7 +114,7 @@ def test_one_side_of_a_cut_loads_without_the_other(tmp_path, monkeypatch):
     front, _ = cut(build("mlp", shape=(4,), hidden=(5, 5)), at="hidden1")
     saved = front.save_pretrained(tmp_path / "front")
     with monkeypatch.context() as patched:
-        patched.setattr(planning, "rebuild", _only_on_meta(planning.rebuild))
+        patched.setattr(blueprint, "rebuild", _only_on_meta(blueprint.rebuild))
         loaded = Part.from_pretrained(saved, verify=True)
     assert loaded.digest == front.digest
     assert loaded.module.hidden1.linear.weight.requires_grad
@@ -160,7 +160,7 @@ def tied() -> nn.Module:
 
 @pytest.mark.parametrize("kind", ["buffer", "attribute", "inside"])
 def test_tensors_outside_the_state_dict_come_back(kind, tmp_path):
-    from dovetail.parts.adopting import adopt
+    from dovetail.parts.foreign.adopting import adopt
 
     part = adopt(hidden(kind=kind), example=torch.zeros(1, 4))
     loaded = Part.from_pretrained(part.save_pretrained(tmp_path / "part"), verify=True)
@@ -169,7 +169,7 @@ def test_tensors_outside_the_state_dict_come_back(kind, tmp_path):
 
 
 def test_ties_and_frozen_parameters_come_back(tmp_path):
-    from dovetail.parts.adopting import adopt
+    from dovetail.parts.foreign.adopting import adopt
 
     part = adopt(tied(), example=torch.zeros(1, 4))
     loaded = Part.from_pretrained(part.save_pretrained(tmp_path / "part"), verify=True).module
@@ -178,11 +178,11 @@ def test_ties_and_frozen_parameters_come_back(tmp_path):
 
 
 def test_what_must_be_built_in_vain_has_a_limit(tmp_path, monkeypatch):
-    from dovetail.parts.adopting import adopt
+    from dovetail.parts.foreign.adopting import adopt
 
     part = adopt(hidden(), example=torch.zeros(1, 4))
     saved = part.save_pretrained(tmp_path / "part")
-    monkeypatch.setattr(planning, "SPARE_BYTES", -1000)
+    monkeypatch.setattr(blueprint, "SPARE_BYTES", -1000)
     with pytest.raises(RecipeError, match="the recipe builds 48 bytes to keep 40"):
         Part.from_pretrained(saved)
 

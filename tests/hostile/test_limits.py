@@ -13,11 +13,11 @@ from dovetail.core.errors import DovetailError, FormatError, nearest, shown
 from dovetail.core.plain import DEEPEST as DEEPEST_JSON
 from dovetail.core.plain import dumps, parse_json
 from dovetail.core.views import Table
-from dovetail.parts import probe
+from dovetail.parts import disk
 from dovetail.parts.part import build
 from dovetail.parts.recipe import DEEPEST, Build, Join, read_recipe
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.readers import read_idx, read_npz
+from dovetail.tasks.array_files import read_idx, read_npz
 from dovetail.train.checkpoint import load_checkpoint
 
 
@@ -126,6 +126,6 @@ def test_an_archive_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp_pa
 
 def test_a_part_of_large_maps_has_no_probe(monkeypatch):
     part = build("mlp", shape=(4,), hidden=(), classes=3)
-    assert set(probe.record(part.module, part.contract)) == {"input.0", "output.0"}
-    monkeypatch.setattr(probe, "MOST_OF_PROBE", (1 << 20) + 2 * 4 * (4 + 3) - 1)
-    assert probe.record(part.module, part.contract) == {}
+    assert set(disk._recorded_run(part.module, part.contract)) == {"input.0", "output.0"}
+    monkeypatch.setattr(disk, "MOST_OF_REPLAY", (1 << 20) + 2 * 4 * (4 + 3) - 1)
+    assert disk._recorded_run(part.module, part.contract) == {}

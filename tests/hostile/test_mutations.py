@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.parts.planning import MOST_PIECES
+from dovetail.parts.blueprint import MOST_PIECES
 
 MEGABYTES = 300
 

@@ -17,11 +17,11 @@ from torch import nn
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
 from dovetail.core.plain import MOST_BYTES
-from dovetail.parts import disk, planning
-from dovetail.parts.adopting import adopt
+from dovetail.parts import blueprint, disk
 from dovetail.parts.builders import builder
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import Part, build
 from dovetail.parts.recipe import DEEPEST, Build, Cut
 
@@ -137,14 +137,14 @@ def test_weights_that_do_not_fit_the_recipe(folder, change, reason):
 def test_nothing_is_built_when_the_header_does_not_fit(folder, monkeypatch):
     edit_weights(folder, renamed)
     devices = []
-    real = planning.rebuild
+    real = blueprint.rebuild
 
     def watched(recipe):
         devices.append(torch.get_default_device().type)
         return real(recipe)
 
-    monkeypatch.setattr(planning, "rebuild", watched)
-    monkeypatch.delattr(planning.Plan, "with_memory")
+    monkeypatch.setattr(blueprint, "rebuild", watched)
+    monkeypatch.delattr(blueprint.Blueprint, "with_memory")
     refused(folder, "does not fit its recipe")
     assert devices == ["meta"]
 

@@ -12,7 +12,7 @@ from dovetail.measure.evaluate import evaluate
 from dovetail.measure.predict import predict as predict_inputs
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.train import end_to_end
 
 

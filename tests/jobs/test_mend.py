@@ -14,7 +14,7 @@ from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join as join_parts
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.train.end_to_end import end_to_end
 
 
@@ -100,7 +100,7 @@ def test_what_keeps_the_pricing_does_not_hide_the_refusal(run):
     said = run(*STRANGERS, "--task", "digits", "--epochs", "0")
     assert said.code == 2
     assert "cannot follow" in said.err
-    assert "No repair could be priced: epochs must be" in said.err
+    assert "No repair could be priced: --epochs must be" in said.err
 
 
 # Explained ----------------------------------------------------------------------------------------

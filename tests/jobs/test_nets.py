@@ -5,7 +5,7 @@ from dovetail.core.errors import RecipeError, TaskError
 from dovetail.jobs.locate import find_part
 from dovetail.jobs.nets import net_for
 from dovetail.parts.part import build
-from dovetail.shelf.places import name_of
+from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.task import Task
 

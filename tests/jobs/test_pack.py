@@ -7,22 +7,22 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.estimators import PlatonicClassifier
 from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.jobs.pack import pack, pack_all
 from dovetail.jobs.unpack import unpack, unpack_all
 from dovetail.measure.evaluate import evaluate
-from dovetail.pack.writing import write
-from dovetail.parts.adopting import adopt
+from dovetail.pack.compressing import write
 from dovetail.parts.builders import builder
 from dovetail.parts.cutting import cut
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import build
 from dovetail.reuse.pack_losses import gradient_sizes, losses_with
 from dovetail.reuse.packing import pack_part
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import only_classes
+from dovetail.tasks.load import load_task
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end

@@ -10,7 +10,7 @@ from PIL import Image
 
 import dovetail as dt
 from dovetail.cli.main import main
-from dovetail.tasks.new_images import read_images
+from dovetail.tasks.image_files import read_images
 
 
 @pytest.fixture

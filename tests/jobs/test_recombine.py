@@ -12,7 +12,7 @@ from dovetail.measure.recombine import recombine as recombine_parts
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.train.end_to_end import end_to_end
 
 

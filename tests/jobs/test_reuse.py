@@ -7,23 +7,19 @@ import pytest
 from cli.console import call
 
 from dovetail.core.errors import ContractError, SettingsError, ShelfError, TaskError
+from dovetail.jobs.frame import RUNS
 from dovetail.jobs.nets import net_for
-from dovetail.jobs.reuse_front import domain, replace
-from dovetail.jobs.reuse_head import devices, extend, transfer
-from dovetail.jobs.runs import RUNS
+from dovetail.jobs.reuse import devices, domain, extend, replace, transfer
 from dovetail.jobs.train import train
 from dovetail.parts.joining import join
 from dovetail.reuse.devices import shared_head
-from dovetail.reuse.domain import adapt_domain
-from dovetail.reuse.domain_record import judge_adaptation
-from dovetail.reuse.extension import extend_classes
-from dovetail.reuse.extension_record import judge_extension
-from dovetail.reuse.replacement import replace_front
-from dovetail.reuse.replacement_record import judge_replacement
+from dovetail.reuse.domain import adapt_domain, judge_adaptation
+from dovetail.reuse.extension import extend_classes, judge_extension
+from dovetail.reuse.replacement import judge_replacement, replace_front
 from dovetail.reuse.transfer import transfer as try_fronts
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
-from dovetail.train.fitting import group
+from dovetail.tasks.load import load_task
+from dovetail.train import group
 
 FEW = {"epochs": 2, "batch_size": 16}
 NET = {"hidden": [8, 6], "norm": "batch"}
@@ -96,7 +92,7 @@ def test_another_front(shelf, data, parts):
     source = f"{data}[0,1,2]"
     chosen = {"args": {"hidden": [12, 5], "norm": "batch"}, "at": "hidden2"}
     outcome = replace(
-        ONE, source, net="mlp", auxiliary=["pair.rp"], shelf=shelf, name="new", **chosen, **FEW
+        ONE, source, net="mlp", auxiliaries=["pair.rp"], shelf=shelf, name="new", **chosen, **FEW
     )
     task, store = load_task(source), Shelf(shelf)
     front, head = parts[f"{ONE}.front"], parts[f"{ONE}.head"]
@@ -149,7 +145,7 @@ def test_more_classes(shelf, data, parts, moving):
     chosen = {"moving": moving, "norms": "batch"}
     both = [ONE, OTHER]
     outcome = extend(
-        f"{ONE}.head", str(data), front=ONE, fronts=both, rp="pair.rp" if moving else None,
+        f"{ONE}.head", str(data), front=ONE, fronts=both, rp_head="pair.rp" if moving else None,
         shelf=shelf, name=name, **chosen, **FEW,
     )  # fmt: skip
     task, store = load_task(str(data)), Shelf(shelf)
@@ -238,7 +234,7 @@ def test_a_killed_use_goes_on(tmp_path, data, parts, monkeypatch):
         (lambda: domain(ONE, "digits~gray"), TaskError, "unknown change '~gray'"),
         (lambda: domain("nobody", "digits"), ShelfError, "nobody"),
         (lambda: domain("pair.rp", "digits"), ShelfError, "name it with --head"),
-        (lambda: domain(ONE, "digits", rp="pair.dcc"), ContractError, "rotation"),
+        (lambda: domain(ONE, "digits", rp_head="pair.dcc"), ContractError, "rotation"),
         (lambda: domain(ONE, "digits", name="a/b"), ShelfError, "cannot name a part"),
         (lambda: domain(ONE, "digits", pretext="rotatoin"), SettingsError, "did you mean rotation"),
         (lambda: replace(ONE, "digits"), SettingsError, "say what the new front is"),

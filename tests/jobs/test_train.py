@@ -7,13 +7,13 @@ import torch.nn.functional as F
 
 from dovetail.cli.main import main
 from dovetail.core.errors import SettingsError, ShelfError, TaskError
-from dovetail.jobs.runs import RUNS
+from dovetail.jobs.frame import RUNS
 from dovetail.jobs.train import train
 from dovetail.measure.evaluate import evaluate
 from dovetail.parts.joining import join
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.body import Body
 from dovetail.train.supervision import LOSSES
@@ -63,7 +63,7 @@ def test_a_name_is_made_of_net_and_task(small, tmp_path):
     assert small(start=made, **from_part).data["ref"] == "start-my-data-v1-2@1"
     again = small(start="mlp-my-data-v1-2@1", name="again", **from_part)
     assert again.data["ref"] == "again@1"
-    with pytest.raises(SettingsError, match="leave out --net and --set"):
+    with pytest.raises(SettingsError, match="leave out net and args"):
         small(start=made, net="mlp")
 
 
@@ -232,14 +232,14 @@ def test_a_killed_run_in_modules_goes_on_with_all_its_epochs(in_modules, tmp_pat
 @pytest.mark.parametrize(
     ("stray", "word"),
     [
-        ({"objective": "al"}, "--objective"),
-        ({"labels_per_class": 1}, "--labels-per-class"),
-        ({"supervision": "pairs"}, "--supervision"),
-        ({"modules": True}, "--modules"),
+        ({"objective": "al"}, "objective"),
+        ({"labels_per_class": 1}, "labels_per_class"),
+        ({"supervision": "pairs"}, "supervision"),
+        ({"modules": True}, "modules"),
     ],
 )
 def test_options_of_another_way_are_refused(small, tmp_path, stray, word):
-    with pytest.raises(SettingsError, match=f"{word} is an option of --how modular, not of"):
+    with pytest.raises(SettingsError, match=f"{word} is an option of how='modular', not of"):
         small(**stray)
     assert not (tmp_path / "shelf").exists()
 
@@ -264,6 +264,6 @@ def test_the_command_line_takes_the_options(tmp_path, data, capsys, monkeypatch)
 def test_pairs_alone_are_refused_with_the_way_out(tmp_path, monkeypatch, how):
     pairs = load_task("digits").pairs("train", count=20)
     task = Task(load_task("digits").inputs, kind="pairs", pairs=pairs, name="told in pairs")
-    monkeypatch.setattr("dovetail.jobs.train.load_task", lambda *_, **__: task)
+    monkeypatch.setattr("dovetail.jobs.frame.load_task", lambda *_, **__: task)
     with pytest.raises(TaskError, match=r"has pair labels only.*as head_task="):
         train("pairs", shelf=tmp_path / "shelf", how=how)

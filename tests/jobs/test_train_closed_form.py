@@ -10,7 +10,8 @@ import dovetail as dt
 from dovetail.closed_form import PlatonicClassifier
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.jobs.train import OPTIONS, WAYS, train
+from dovetail.jobs.train import train
+from dovetail.settings.train import WAYS, Steps, owners_of
 
 
 def fitted(tmp_path, source="digits", **options):
@@ -51,12 +52,12 @@ def test_numbers_are_fitted_too(tmp_path):
         ({"net": "lenet5"}, "multi-layer perceptrons"),
         ({"args": {"norm": "batch"}}, "hidden=, activation= and scale_inputs= alone"),
         ({"start": "other"}, "one new network"),
-        ({"objective": "al"}, "is an option of --how modular"),
+        ({"objective": "al"}, "is an option of how='modular'"),
         ({"projection": ("randon",)}, "did you mean"),
         ({"args": {"activation": "gelu"}}, "activation is one of .* did you mean elu"),
         ({"precision": "float16"}, "unknown precision 'float16'; did you mean"),
         ({"rank": 0}, "rank must be a whole number from 1 on"),
-        ({"target_scale": 1e40}, "beyond float32; say --precision float64"),
+        ({"target_scale": 1e40}, "beyond float32; say precision='float64'"),
     ],
 )
 def test_what_does_not_apply_is_refused_and_nothing_shelved(tmp_path, options, said):
@@ -124,8 +125,7 @@ STEPWISE = {
 
 @pytest.mark.parametrize("name", STEPWISE)
 def test_options_of_steps_are_refused_even_if_they_say_what_is_usual(tmp_path, name):
-    flag = f"--{name.replace('_', '-')}"
-    said = f"{flag} is an option of --how end-to-end, .* or compatible, not of --how closed-form"
+    said = f"{name} is an option of how='end-to-end, .* or compatible', not of how='closed-form'"
     with pytest.raises(SettingsError, match=said):
         fitted(tmp_path, **{name: STEPWISE[name]})
 
@@ -139,15 +139,15 @@ CLOSED_FORM = {
 @pytest.mark.parametrize("how", [way for way in WAYS if way != "closed-form"])
 @pytest.mark.parametrize("name", CLOSED_FORM)
 def test_options_of_closed_form_are_refused_elsewhere(tmp_path, how, name):
-    said = f"--{name.replace('_', '-')} is an option of --how closed-form, not of --how {how}"
+    said = f"{name} is an option of how='closed-form', not of how='{how}'"
     with pytest.raises(SettingsError, match=said):
         train("digits", shelf=tmp_path / "shelf", how=how, **{name: CLOSED_FORM[name]})
 
 
 def test_every_option_is_somebodys():
-    asked = {name for name, ways in OPTIONS.items() if "closed-form" in ways}
-    assert asked == set(CLOSED_FORM)
-    assert {name for name, ways in OPTIONS.items() if len(ways) == 4} == set(STEPWISE)
+    assert WAYS["closed-form"].settings.declared.keys() == {*CLOSED_FORM, "patience"}
+    assert len(owners_of("epochs")) == 4
+    assert {*STEPWISE, "momentum", "patience"} == {*Steps.declared}
 
 
 def test_what_float32_costs_is_measured_and_said(tmp_path):

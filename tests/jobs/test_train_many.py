@@ -7,17 +7,16 @@ import pytest
 from cli.console import call
 
 from dovetail.core.errors import SettingsError, ShelfError, TaskError
+from dovetail.jobs.frame import RUNS, names_for
 from dovetail.jobs.nets import net_for
-from dovetail.jobs.runs import RUNS
-from dovetail.jobs.shelving import names_for
 from dovetail.jobs.train import train
 from dovetail.measure.evaluate import evaluate
 from dovetail.measure.recombine import recombine
 from dovetail.parts.joining import join
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.train.compatible import compatible
-from dovetail.train.fitting.group import Group
+from dovetail.train.group import Group
 from dovetail.train.self_supervised import self_supervised
 
 CHOSEN = {"net": "mlp", "args": {"hidden": [8, 6]}, "epochs": 2, "batch_size": 16, "lr": 0.02}
@@ -125,7 +124,7 @@ def test_a_later_network_joins_by_the_frozen_heads(made, here, sources):
         here / "shelf",
         name="later",
         scheme="incremental",
-        auxiliary=["pair.dcc", "rp=pair.rp@1"],
+        auxiliaries=["pair.dcc", "rp=pair.rp@1"],
         seed=3,
     )
     assert later.data["space"] == outcome.data["space"]
@@ -154,7 +153,7 @@ def test_from_shelved_parts(made, here, sources, tmp_path):
     for name in ("dots", "dots-inverted"):
         parent = shelf.get(f"on.{name}").origin.parents[0]
         assert parent == shelf.get(f"pair.{name}").digest
-    with pytest.raises(SettingsError, match="--from names 2 parts for 1 tasks"):
+    with pytest.raises(SettingsError, match="start names 2 parts for 1 tasks"):
         many(sources[:1], here / "shelf", start=starts, **from_parts)
 
 
@@ -184,15 +183,15 @@ def test_a_killed_run_goes_on_to_the_same_bytes(made, sources, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"how": "end-to-end"}, SettingsError, "several tasks are for --how compatible"),
-        ({"how": "self-supervised"}, SettingsError, "several tasks are for --how compatible"),
-        ({"how": "modular", "by": ("rp",)}, SettingsError, "--by is an option of --how compatible"),
-        ({"objective": "al"}, SettingsError, "--objective is an option of --how modular"),
-        ({"keep_epochs": 1}, SettingsError, "--keep-epochs is an option of"),
+        ({"how": "end-to-end"}, SettingsError, "several tasks are for how='compatible'"),
+        ({"how": "self-supervised"}, SettingsError, "several tasks are for how='compatible'"),
+        ({"how": "modular", "by": ("rp",)}, SettingsError, "by is an option of how="),
+        ({"objective": "al"}, SettingsError, "objective is an option of how='modular'"),
+        ({"keep_epochs": 1}, SettingsError, "keep_epochs is an option of"),
         ({"by": ("dc",)}, SettingsError, "unknown way to compatibility 'dc'; did you mean dcc"),
-        ({"scheme": "jointly"}, SettingsError, "scheme must be"),
-        ({"auxiliary": ["pair"]}, SettingsError, "say what the head is for, as in dcc=pair or"),
-        ({"auxiliary": ["rp=nobody"]}, ShelfError, "no part 'nobody'|no shelf"),
+        ({"scheme": "jointly"}, SettingsError, "unknown scheme"),
+        ({"auxiliaries": ["pair"]}, SettingsError, "say what the head is for, as in dcc=pair or"),
+        ({"auxiliaries": ["rp=nobody"]}, ShelfError, "no part 'nobody'|no shelf"),
         ({"at": ["hidden1"] * 3}, SettingsError, "3 points for 2 networks"),
         ({"name": "a/b"}, ShelfError, "cannot name a part"),
         ({"name": "n" * 97}, ShelfError, "cannot name a part"),
@@ -221,7 +220,7 @@ def test_names_never_meet():
 
 
 def test_without_labels(here, sources):
-    options = {"pretext": "rotation", "at": ["hidden1"], "name": "warm"}
+    options = {"by": "rotation", "at": ["hidden1"], "name": "warm"}
     outcome = train(sources[0], how="self-supervised", shelf=here / "blind", **CHOSEN, **options)
     task = load_task(sources[0])
     net = net_for(task, "mlp", {"hidden": [8, 6]})
@@ -238,7 +237,7 @@ def test_without_labels(here, sources):
     with pytest.raises(SettingsError, match="ends at one point"):
         train(sources[0], how="self-supervised", net="mlp", at=["a", "b"], shelf=here / "blind")
     with pytest.raises(SettingsError, match="jigsaw"):
-        train(sources[0], how="self-supervised", net="mlp", pretext="jigsw", shelf=here / "blind")
+        train(sources[0], how="self-supervised", net="mlp", by="jigsw", shelf=here / "blind")
 
 
 def test_the_command(sources, tmp_path, capsys, monkeypatch):

@@ -17,7 +17,7 @@ from dovetail.linalg.curvature import (
     gauss_newton_product,
     output_curvature,
 )
-from dovetail.linalg.jacobian import Linearised
+from dovetail.linalg.jacobian import Jacobian
 
 
 def mlp():
@@ -54,7 +54,7 @@ def case(request):
 def test_fisher_products(case, likelihood, noise):
     net, x = case
     truth = dense_fisher(net, x, likelihood, noise)
-    around = Linearised(net.double(), x)
+    around = Jacobian(net.double(), x)
     v = torch.randn(len(truth)).double()
     torch.testing.assert_close(fisher_product(around, v, likelihood, noise), truth @ v)
     by_name = around.unflatten(v)
@@ -135,7 +135,7 @@ def test_some_parameters_only():
     truth = dense_hessian(net, x, loss, ["2.weight", "2.bias"])
     torch.testing.assert_close(LossHessian(net, x, loss, "2").product(v), truth @ v)
     fisher = dense_fisher(net, x, "gaussian", names=["2.weight", "2.bias"])
-    torch.testing.assert_close(fisher_product(Linearised(net, x, "2"), v), fisher @ v)
+    torch.testing.assert_close(fisher_product(Jacobian(net, x, "2"), v), fisher @ v)
     # The last layer is linear: there the Hessian of a squared loss is Gauss-Newton, twice.
     torch.testing.assert_close(truth, 2 * fisher)
 
@@ -154,7 +154,7 @@ def test_a_loss_that_does_not_bend_or_does_not_depend():
 
 def test_any_output_hessian():
     net, x = mlp().double(), torch.randn(7, 4).double()
-    around, v = Linearised(net, x), torch.randn(67).double()
+    around, v = Jacobian(net, x), torch.randn(67).double()
     weights = torch.rand(7, 3).double()
     found = gauss_newton_product(around, v, lambda moved: weights * moved)
     torch.testing.assert_close(found, around.vjp(weights * around.jvp(v)))
@@ -180,7 +180,7 @@ def test_settings_that_mean_nothing_are_refused(settings, words):
     with pytest.raises(SettingsError, match=words):
         DifferencedFisher(net, x, **settings)
     with pytest.raises(SettingsError, match=words):
-        fisher_product(Linearised(net, x), torch.ones(3), **settings)
+        fisher_product(Jacobian(net, x), torch.ones(3), **settings)
 
 
 def test_losses_and_vectors_that_are_no_numbers_are_refused():

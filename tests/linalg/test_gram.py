@@ -13,10 +13,10 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TaskError
-from dovetail.linalg import gram_features
-from dovetail.linalg.gram import tangent_gram
-from dovetail.linalg.gram_blocks import Dense, Outer
-from dovetail.linalg.gram_features import Differentiated
+from dovetail.linalg import sample_gradients
+from dovetail.linalg.gradient_factors import Dense, Outer
+from dovetail.linalg.sample_gradients import Differentiated
+from dovetail.linalg.tangent import tangent_gram
 
 
 class Sequence(nn.Module):
@@ -197,7 +197,7 @@ def test_what_vmap_cannot_do_is_done_in_a_loop(monkeypatch):
     def refuse(*args, **kwargs):
         raise RuntimeError("no batching rule")
 
-    monkeypatch.setattr(gram_features, "vmap", refuse)
+    monkeypatch.setattr(sample_gradients, "sample_jacobians", refuse)
     model, x = made("odd", 4)
     close(tangent_gram(model, x), gram(model, x))
 
@@ -241,7 +241,7 @@ def test_blocks_and_memory_change_nothing(n, block, memory, name, diagonal):
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 4), st.booleans())
 @settings(deadline=None, max_examples=20)
 def test_both_ways_of_contracting_agree(n, k, o, first):
-    from dovetail.linalg.gram_products import _add_by_columns, _add_by_positions, mirror_
+    from dovetail.linalg.gradient_factors import _add_by_columns, _add_by_positions, mirror_
 
     torch.manual_seed(0)
     g = torch.randn(n, o, 2, k, 3).double()
@@ -263,15 +263,15 @@ def test_both_ways_of_contracting_agree(n, k, o, first):
 @pytest.mark.parametrize("outputs", ["full", "diagonal"])
 @pytest.mark.parametrize("name", ["mlp", "mlp of sequences", "convolutions", "shared"])
 def test_small_rooms_and_panels_make_the_same(name, outputs, monkeypatch):
-    from dovetail.linalg import gram_layers, gram_products
+    from dovetail.linalg import gradient_factors, gradient_rules
 
     model, x = made(name, 7)
     expected = gram(model, x)
     if outputs == "diagonal":
         expected = torch.einsum("icjc->ijc", expected)
-    monkeypatch.setattr(gram_products, "ROOM", 64)
-    monkeypatch.setattr(gram_products, "PANEL", 3)
-    monkeypatch.setattr(gram_layers, "CACHE", 1)
+    monkeypatch.setattr(gradient_factors, "ROOM", 64)
+    monkeypatch.setattr(gradient_factors, "PANEL", 3)
+    monkeypatch.setattr(gradient_rules, "CACHE", 1)
     close(tangent_gram(model, x, outputs=outputs), expected)
     close(tangent_gram(model, x, outputs=outputs, block=5), expected)
     close(tangent_gram(model, x, x.clone(), outputs=outputs), expected)

@@ -13,8 +13,8 @@ from references.jacobian import dense_jacobian, jacobian_by_steps
 from torch import nn
 
 from dovetail.core.errors import DovetailError, SettingsError, TaskError
-from dovetail.linalg.jacobian import LinearisationError, Linearised
-from dovetail.linalg.parameters import Parametrised, chosen_parameters
+from dovetail.linalg.jacobian import ForwardModeError, Jacobian, Parametrised
+from dovetail.linalg.parameters import chosen_parameters
 
 
 def mlp():
@@ -69,7 +69,7 @@ def test_products_are_those_of_the_dense_jacobian(case):
     else:
         truth = dense_jacobian(net, x)
         close = {"rtol": 1e-10, "atol": 1e-12}
-    around = Linearised(net, x)
+    around = Jacobian(net, x)
     assert around.size == truth.shape[1]
     v, u = torch.randn(around.size).double(), torch.randn_like(around.forward_value)
     for _ in range(2):  # the second time from what was kept
@@ -82,7 +82,7 @@ def test_products_are_those_of_the_dense_jacobian(case):
 def test_the_value_is_the_network_s_in_evaluation_mode(case):
     net, x = case
     modes = [child.training for child in net.modules()]
-    value = Linearised(net.train(), x).forward_value
+    value = Jacobian(net.train(), x).forward_value
     assert [child.training for child in net.modules()] == modes
     assert not value.requires_grad
     torch.testing.assert_close(value, net.eval()(x).detach())
@@ -98,7 +98,7 @@ def test_whatever_the_caller_s_gradient_mode(caller):
     net, x = mlp().double(), torch.randn(5, 4).double()
     truth = dense_jacobian(net, x)
     with caller():
-        around = Linearised(net, x)
+        around = Jacobian(net, x)
         pushed, pulled = around.jvp(truth[0]), around.vjp(torch.ones(5, 3))
     torch.testing.assert_close(pushed.reshape(-1), truth @ truth[0])
     torch.testing.assert_close(pulled, truth.sum(0))
@@ -110,7 +110,7 @@ def test_the_module_is_left_alone_and_may_change_afterwards():
     for tensor in net.parameters():
         tensor.requires_grad_(False)
     truth = dense_jacobian(net, x)
-    around = Linearised(net, x)
+    around = Jacobian(net, x)
     v = torch.randn(around.size).double()
     assert all(tensor.grad is None and not tensor.requires_grad for tensor in net.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
@@ -124,7 +124,7 @@ def test_the_module_is_left_alone_and_may_change_afterwards():
 
 def test_some_parameters():
     net, x = conv().double(), torch.randn(3, 2, 6, 6).double()
-    around = Linearised(net, x, ["5", "1.weight"])
+    around = Jacobian(net, x, ["5", "1.weight"])
     truth = dense_jacobian(net, x, ["1.weight", "5.weight", "5.bias"])
     torch.testing.assert_close(around.vjp(torch.ones(6)), truth.sum(0))
     by_name = around.unflatten(torch.arange(around.size))
@@ -134,14 +134,14 @@ def test_some_parameters():
 
 
 def test_an_unused_parameter_moves_nothing():
-    around = Linearised(networks.Idle(), torch.randn(3, 12), "unused")
+    around = Jacobian(networks.Idle(), torch.randn(3, 12), "unused")
     assert torch.equal(around.vjp(torch.ones(3, 4)), torch.zeros(3))
     assert torch.equal(around.jvp(torch.ones(3)), torch.zeros(3, 4))
 
 
 def test_float32_stays_float32_and_several_inputs_go_in():
     net = networks.Optional()
-    around = Linearised(net, (torch.randn(3, 12).double(), torch.ones(8)))
+    around = Jacobian(net, (torch.randn(3, 12).double(), torch.ones(8)))
     assert around.forward_value.dtype == around.jvp(torch.ones(around.size).double()).dtype
     assert around.forward_value.dtype == torch.float32
 
@@ -151,7 +151,7 @@ def test_float32_stays_float32_and_several_inputs_go_in():
 def test_both_products_are_of_one_linear_map(seed, factor):
     source = torch.Generator().manual_seed(seed)
     net = mlp().double()
-    around = Linearised(net, torch.randn(2, 4, generator=source))
+    around = Jacobian(net, torch.randn(2, 4, generator=source))
     v, w = torch.randn(2, around.size, generator=source, dtype=torch.float64)
     u = torch.randn(2, 3, generator=source, dtype=torch.float64)
     torch.testing.assert_close((around.jvp(v) * u).sum(), around.vjp(u) @ v)
@@ -169,7 +169,7 @@ def test_a_shared_tensor_is_one_whatever_it_is_called():
     assert "decoder.weight" not in names
     assert chosen_parameters(net, "decoder.weight") == ("encoder.weight",)
     x = torch.randn(3, 12).double()
-    tied = Linearised(net.double(), x, "decoder.weight").vjp(torch.ones(3, 4))
+    tied = Jacobian(net.double(), x, "decoder.weight").vjp(torch.ones(3, 4))
     torch.testing.assert_close(tied, dense_jacobian(net, x, ["encoder.weight"]).sum(0))
 
 
@@ -208,7 +208,7 @@ def test_layers_without_a_shape_and_numbers_without_derivative_are_refused():
 
 
 def test_directions_of_other_spaces_are_refused():
-    around = Linearised(mlp(), torch.randn(5, 4))
+    around = Jacobian(mlp(), torch.randn(5, 4))
     with pytest.raises(SettingsError, match=r"\[51\]"):
         around.jvp(torch.ones(50))
     with pytest.raises(SettingsError, match=r"did you mean 0\.weight"):
@@ -221,22 +221,22 @@ def test_directions_of_other_spaces_are_refused():
 
 def test_nan_lists_and_tuples_are_refused():
     with pytest.raises(TaskError, match="nan"):
-        Linearised(mlp(), torch.full((1, 4), torch.nan))
+        Jacobian(mlp(), torch.full((1, 4), torch.nan))
     with pytest.raises(TaskError, match="tensors"):
-        Linearised(mlp(), [[1.0, 2.0, 3.0, 4.0]])
+        Jacobian(mlp(), [[1.0, 2.0, 3.0, 4.0]])
     with pytest.raises(TaskError, match="gives tuple"):
-        Linearised(nn.LSTM(4, 2), torch.randn(3, 4))
+        Jacobian(nn.LSTM(4, 2), torch.randn(3, 4))
 
 
 def test_a_network_that_draws_is_refused():
-    around = Linearised(networks.Noisy(), torch.randn(3, 12))
+    around = Jacobian(networks.Noisy(), torch.randn(3, 12))
     with pytest.raises(TaskError, match="random numbers"):
         around.jvp(torch.ones(around.size))
 
 
 def test_an_operation_without_forward_mode_says_what_to_do():
-    around = Linearised(networks.Pieces(), torch.randn(3, 12))
+    around = Jacobian(networks.Pieces(), torch.randn(3, 12))
     assert around.vjp(torch.ones(3, 4)).norm() > 0
-    with pytest.raises(LinearisationError, match="DifferencedFisher") as caught:
+    with pytest.raises(ForwardModeError, match="DifferencedFisher") as caught:
         around.jvp(torch.ones(around.size))
     assert isinstance(caught.value, DovetailError)

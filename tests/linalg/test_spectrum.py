@@ -10,7 +10,7 @@ from references.jacobian import dense_hessian
 from torch import nn
 
 from dovetail.core.errors import SettingsError
-from dovetail.linalg.cg import ConvergenceError
+from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.curvature import LossHessian
 from dovetail.linalg.spectrum import spectral_density, top_eigenpairs
 
@@ -90,7 +90,7 @@ def test_too_few_products_fail_loudly():
 
 def test_the_density_integrates_like_the_spectrum():
     values = torch.cat([torch.zeros(300), torch.linspace(1, 2, 90), torch.full((10,), 8.0)])
-    density = spectral_density(lambda v: values * v, 400, steps=40, probes=20)
+    density = spectral_density(lambda v: values * v, 400, steps=40, draws=20)
     assert float(density.weights.sum()) == pytest.approx(1)
     assert density.mean(lambda v: v) == pytest.approx(float(values.mean()), rel=0.15)
     assert density.mean(lambda v: (v > 4).double()) == pytest.approx(10 / 400, rel=0.3)
@@ -100,7 +100,7 @@ def test_the_density_integrates_like_the_spectrum():
 
 
 def test_a_density_of_a_space_that_closes():
-    density = spectral_density(lambda v: 2 * v, 7, steps=50, probes=3)
+    density = spectral_density(lambda v: 2 * v, 7, steps=50, draws=3)
     torch.testing.assert_close(density.nodes, torch.full((3,), 2.0).double())
 
 
@@ -119,6 +119,6 @@ def test_operators_that_answer_nonsense_are_refused():
     with pytest.raises(SettingsError, match="keep the shape"):
         top_eigenpairs(lambda v: v[:2], 5)
     with pytest.raises(SettingsError, match="whole numbers"):
-        spectral_density(lambda v: v, 5, probes=0)
+        spectral_density(lambda v: v, 5, draws=0)
     with pytest.raises(SettingsError, match="width"):
         spectral_density(lambda v: v, 5).smoothed(torch.zeros(1), 0.0)

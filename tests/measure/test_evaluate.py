@@ -9,8 +9,8 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.measure.evaluate import Evaluation, evaluate
 from dovetail.measure.forward import outputs_of
-from dovetail.parts.adopting import adopt
 from dovetail.parts.contract import Contract, Port
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, build
 from dovetail.tasks.derive import only_classes

@@ -7,9 +7,9 @@ from torch import nn
 
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.measure.predict import predict
-from dovetail.parts.adopting import adopt
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import cut
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import build
 
 NAMES = ("ant", "bee", "cat")

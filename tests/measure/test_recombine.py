@@ -6,28 +6,19 @@ import torch
 from references import recombination as reference
 from torch import nn
 
-from dovetail.core.seeds import generator
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import outputs_of, prepare
+from dovetail.measure.joined import Fan, calibrating_batches, random_batches
 from dovetail.measure.recombine import recombine
-from dovetail.measure.recombine_row import Fan, mixed_batches
 from dovetail.parts.joining import join
 from dovetail.tasks.derive import only_classes
 
 POLICIES = ("stored", "batch", "recalibrated")
 
 
-def calibration_batches(task, front, count, size, seed):
-    """The training images a recalibration sees, drawn as ``recombine`` documents it."""
-    rows = task.indices("train")
-    rows = rows[torch.randperm(len(rows), generator=generator(seed, "calibration"))[:count]]
-    return [prepare(task.inputs[b], front.contract) for b in mixed_batches(rows, size, seed)]
-
-
 def ordered(task, common, size, seed):
     """The task of the common classes with its test images in the order of the batches."""
     part = only_classes(task, common)
-    batches = mixed_batches(part.indices("test"), size, seed)
+    batches = random_batches(part.indices("test"), seed, size)
     indices = {split: part.indices(split) for split in ("train", "validation")}
     return part.derived(part.name, indices=indices | {"test": torch.cat(batches)}), batches
 
@@ -54,7 +45,7 @@ def test_each_pair_is_what_the_formula_says(fronts, heads, tasks, norms):
                     "stored": reference.stored,
                     "batch": reference.of_batch,
                     "recalibrated": reference.recalibrated(
-                        layers, calibration_batches(task, front, count, size, 5)
+                        layers, calibrating_batches(front, task, count, seed=5)
                     ),
                 }[norms]
             masked, unmasked = reference.accuracies(
@@ -85,7 +76,7 @@ def test_a_pair_is_the_evaluation_of_the_forced_join(fronts, heads, tasks, norms
     }
     for pair in found.pairs:
         front, head, task = fronts[pair.front], heads[pair.head], tasks[pair.front]
-        data = calibration_batches(task, front, 64, size, 0) if norms == "recalibrated" else None
+        data = calibrating_batches(front, task, 64, seed=0) if norms == "recalibrated" else None
         joined = join(front, head, norms=norms, force=True, data=data)
         shuffled, batches = ordered(task, pair.classes, size, 0)
         assert {len(batch) for batch in batches} == {size}

@@ -2,37 +2,16 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from dovetail.core.records import load_record
 from dovetail.core.views import Heatmap, Table
 from dovetail.measure.recombine import Pair, Recombination, recombine
-from dovetail.measure.recombine_row import mixed_batches
 from dovetail.parts.contract import Contract
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
 from dovetail.report.page import render_page
 from dovetail.report.terminal import print_view
-
-
-@settings(max_examples=50, deadline=None)
-@given(n=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 3))
-def test_batches_are_all_rows_once_and_never_small(n, size, seed):
-    rows = torch.arange(n) * 3
-    batches = mixed_batches(rows, size, seed)
-    assert torch.cat(batches).sort().values.tolist() == rows.tolist()
-    assert all(len(batch) == size for batch in batches[:-1])
-    assert len(batches) == 1 or size / 2 <= len(batches[-1]) < 1.5 * size
-    again = mixed_batches(rows, size, seed)
-    assert all(torch.equal(a, b) for a, b in zip(batches, again, strict=True))
-
-
-def test_batches_are_mixed():
-    first = mixed_batches(torch.arange(1000), 100, seed=0)[0]
-    assert first.float().mean() == pytest.approx(500, abs=120)
-    assert not torch.equal(first, mixed_batches(torch.arange(1000), 100, seed=1)[0])
 
 
 def test_the_record_comes_back_from_its_file(fronts, heads, tasks, tmp_path):

@@ -11,14 +11,13 @@ from references import packing as reference
 
 from dovetail.core.errors import FormatError
 from dovetail.pack import coding
-from dovetail.pack.coding import BLOCK, Peel, Plan, a_byte_holds, decode
-from dovetail.pack.cuts import Cut
-from dovetail.pack.planning import coded_bits, planned
+from dovetail.pack.code_choice import best_code, coded_bits
+from dovetail.pack.coding import BLOCK, Code, Cut, Peel, a_byte_holds, decode
 from dovetail.pack.quantise import Grid
 
 
-def encode(symbols, plan):
-    return b"".join(coding.encode(symbols, plan))
+def encode(symbols, code):
+    return b"".join(coding.encode(symbols, code))
 
 
 def kind(bits):
@@ -42,17 +41,17 @@ def plans(draw):
             break
         peels.append(Peel(peel, gaps))
         left = rest
-    return Plan(bits, tuple(widths), tuple(peels))
+    return Code(bits, tuple(widths), tuple(peels))
 
 
 @given(plans(), st.integers(0, 300), st.integers(0, 10**6), st.floats(0, 1))
 @settings(max_examples=150, deadline=None)
-def test_any_plan_brings_any_symbols_back(plan, count, seed, equal):
+def test_any_plan_brings_any_symbols_back(code, count, seed, equal):
     rng = np.random.default_rng(seed)
-    symbols = rng.integers(0, 1 << plan.bits, count)
-    symbols[rng.random(count) < equal] = int(rng.integers(0, 1 << plan.bits))
-    symbols = symbols.astype(kind(plan.bits))
-    back = decode(encode(symbols, plan), count, plan)
+    symbols = rng.integers(0, 1 << code.bits, count)
+    symbols[rng.random(count) < equal] = int(rng.integers(0, 1 << code.bits))
+    symbols = symbols.astype(kind(code.bits))
+    back = decode(encode(symbols, code), count, code)
     assert back.dtype == symbols.dtype
     assert (back == symbols).all()
 
@@ -63,18 +62,18 @@ def test_what_is_planned_for_some_codes_all(bits, seed, spread, count):
     rng = np.random.default_rng(seed)
     symbols = (rng.gamma(spread, size=count) * 10).clip(0, 2**bits - 1).astype(kind(bits))
     counts = np.bincount(symbols[: 1 + count // 3], minlength=1 << bits)
-    plan = planned(counts, bits, count)
+    code = best_code(counts, bits, count)
     symbols[0] = 2**bits - 1  # may never have been seen while planning
-    assert (decode(encode(symbols, plan), count, plan) == symbols).all()
+    assert (decode(encode(symbols, code), count, code) == symbols).all()
 
 
 def test_gaps_as_long_as_a_block():
-    plan = Plan(1, (0, 0), (Peel((0,), gaps=True),))
+    code = Code(1, (0, 0), (Peel((0,), gaps=True),))
     for ones in ([], [0], [BLOCK - 1], [0, BLOCK - 1], [5, 6, 100_000]):
         symbols = np.zeros(BLOCK, np.uint8)
         symbols[ones] = 1
-        assert (decode(encode(symbols, plan), BLOCK, plan) == symbols).all()
-    assert int(plan.gaps.lengths.sum()) == BLOCK
+        assert (decode(encode(symbols, code), BLOCK, code) == symbols).all()
+    assert int(code.gaps.lengths.sum()) == BLOCK
 
 
 KINDS = {
@@ -107,8 +106,8 @@ def coded_and_ideal(name, bits, count):
     grid = Grid(bits, values.min(1), values.max(1))
     symbols = grid.symbols(values)[0]
     counts = np.bincount(symbols, minlength=1 << bits)
-    plan = planned(counts, bits, count)
-    spent = sum(len(encode(symbols[at : at + BLOCK], plan)) for at in range(0, count, BLOCK))
+    code = best_code(counts, bits, count)
+    spent = sum(len(encode(symbols[at : at + BLOCK], code)) for at in range(0, count, BLOCK))
     return spent, scipy.stats.entropy(counts, base=2) * count / 8
 
 
@@ -129,9 +128,9 @@ def test_a_hundred_thousand_weights_need_little_more(name, bits):
 
 def test_an_ordinary_tensor_is_coded_the_fast_way():
     symbols = np.random.default_rng(0).normal(256, 50, BLOCK).clip(0, 511).astype(np.uint16)
-    plan = planned(np.bincount(symbols, minlength=512), 9, BLOCK)
-    assert plan.cut.even is not None
-    assert plan.peels == ()
+    code = best_code(np.bincount(symbols, minlength=512), 9, BLOCK)
+    assert code.cut.even is not None
+    assert code.peels == ()
 
 
 @given(st.lists(st.integers(1, 1000), min_size=2, max_size=40))
@@ -163,7 +162,7 @@ def test_the_price_of_a_code_is_at_least_huffmans(counts):
 )
 def test_plans_that_cannot_be(bits, widths, peels):
     with pytest.raises(FormatError):
-        Plan(bits, widths, peels)
+        Code(bits, widths, peels)
 
 
 def test_a_byte_holds_as_many_numbers_as_fit():
@@ -174,7 +173,7 @@ def test_a_byte_holds_as_many_numbers_as_fit():
 def test_numbers_of_any_width_come_back_from_their_raw_bits():
     cut = Cut(16, (15, 14, 14))
     numbers = np.random.default_rng(0).integers(0, 1 << 16, 1000).astype(np.uint16)
-    plan = Plan(16, cut.widths)
-    assert (decode(encode(numbers, plan), 1000, plan) == numbers).all()
-    even = Plan(16, (16,))
+    code = Code(16, cut.widths)
+    assert (decode(encode(numbers, code), 1000, code) == numbers).all()
+    even = Code(16, (16,))
     assert (decode(encode(numbers, even), 1000, even) == numbers).all()

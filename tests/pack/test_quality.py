@@ -17,7 +17,7 @@ from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
 from dovetail.pack.levels import Levels, path, rise_curve
 from dovetail.pack.quality import smallest_within
-from dovetail.pack.trials import Rise, Trials
+from dovetail.pack.searching import Rise, Trials
 
 
 def normal(shape, seed=0, scale=1.0):

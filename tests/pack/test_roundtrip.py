@@ -16,13 +16,14 @@ from pack.watched import in_child, peak
 
 from dovetail.core.errors import DovetailError, FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.pack import compress, decompress, describe, pool, read, read_header, write
+from dovetail.pack import compress, decompress, describe, read, read_header, write
+from dovetail.pack import threads as working
 from dovetail.pack.coding import BLOCK
 from dovetail.pack.compressing import stream
 from dovetail.pack.decompressing import Source, opened, tensors
-from dovetail.pack.dtypes import DTYPES, FLOATING, raw_bytes
 from dovetail.pack.rules import Rules
-from dovetail.pack.scratch import LARGEST, _own, scratch
+from dovetail.pack.tensors import DTYPES, FLOATING, raw_bytes
+from dovetail.pack.threads import LARGEST, _own, scratch
 
 SHAPES = [(), (0,), (1,), (7,), (0, 3), (3, 0, 2), (1, 1, 1), (17, 19), (4, 3, 5, 5), (2, 300)]
 
@@ -128,8 +129,8 @@ def test_the_same_bytes_whatever_the_threads(monkeypatch):
     state = {"w": many, "zeros": zeros, "pruned": pruned, "half": many.bfloat16()}
     state["i"] = torch.arange(2 * BLOCK + 9)
     digests, started = set(), []
-    made = pool.ThreadPoolExecutor
-    monkeypatch.setattr(pool, "ThreadPoolExecutor", lambda *a: started.append(a) or made(*a))
+    made = working.ThreadPoolExecutor
+    monkeypatch.setattr(working, "ThreadPoolExecutor", lambda *a: started.append(a) or made(*a))
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 5):

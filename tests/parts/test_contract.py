@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dovetail.core.errors import ContractError, DovetailError, FormatError
 from dovetail.core.plain import dumps, from_plain, to_plain
 from dovetail.parts.contract import Contract, Port, Preprocess
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin
 
 words = st.text(max_size=12)
 numbers = st.floats(allow_nan=False)

@@ -9,11 +9,11 @@ import torch
 from references.halves import assert_same, outputs
 from torch import nn
 
-from dovetail.parts.adopting import adopt
 from dovetail.parts.contract import Port, Preprocess
 from dovetail.parts.cutting import CutPoint, cut, cut_points
+from dovetail.parts.facts import Origin
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.joining import join
-from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, build
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.errors import FormatError, MissingExtraError, RecipeError, SettingsError
-from dovetail.parts.foreign.packaged_weights import lite_weights
+from dovetail.parts.foreign.adopting import lite_weights
 
 ARCHITECTURES = {"resnet18": 20, "mobilenetv2_100": 50, "vit_tiny_patch16_224": 25}
 SIZE = {"vit_tiny_patch16_224": {"img_size": 64}}

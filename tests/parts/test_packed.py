@@ -8,12 +8,11 @@ from torch import nn
 
 from dovetail.core.errors import FormatError, SettingsError
 from dovetail.pack.compressing import compress
-from dovetail.parts import packed_file
-from dovetail.parts.adopting import adopt
 from dovetail.parts.builders import builder
 from dovetail.parts.cutting import cut
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.joining import join
-from dovetail.parts.packing import with_packed, without_packed
+from dovetail.parts.packed import holds, with_packed, without_packed
 from dovetail.parts.part import Part, build, from_pretrained
 
 CONTAINER, PLAIN = "model.dovepack", "model.safetensors"
@@ -93,7 +92,7 @@ def test_weights_that_changed_since_are_written_as_they_are(small, tmp_path):
 
 
 def test_another_type_of_weights_is_written_as_it_is(small):
-    assert not packed_file.holds(small.packed, small.module.double().state_dict())
+    assert not holds(small.packed, small.module.double().state_dict())
 
 
 def test_unpacked_it_has_the_same_weights_in_plain_tensors(small, tmp_path):
@@ -154,7 +153,7 @@ def test_nothing_is_decoded_before_the_header_fits(small, tmp_path, monkeypatch)
     folder = small.save_pretrained(tmp_path / "part")
     other = build("mlp", shape=(16,), hidden=(32, 25), classes=5)
     put(folder, compress(other.module.state_dict()))
-    monkeypatch.setattr(packed_file, "tensors", None)
+    monkeypatch.setattr("dovetail.parts.packed.tensors", None)
     with pytest.raises(FormatError, match="does not fit its recipe"):
         Part.from_pretrained(folder)
 

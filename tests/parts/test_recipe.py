@@ -14,9 +14,9 @@ from torch import nn
 
 from dovetail.core.errors import DovetailError, RecipeError
 from dovetail.core.plain import dumps, to_plain
-from dovetail.parts.adopting import adopt
 from dovetail.parts.builders import builder, find_builder, known_builders
 from dovetail.parts.cutting import cut
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import build
 from dovetail.parts.recipe import (
     DEEPEST,

@@ -12,9 +12,9 @@ from references.halves import assert_halves, assert_same, flags_of, outputs, tru
 from torch import nn
 
 from dovetail.core.errors import ContractError, CutError
-from dovetail.parts.adopting import adopt
 from dovetail.parts.builders import builder
 from dovetail.parts.cutting import cut, cut_points
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part
 from dovetail.parts.splitting import Chain, is_chain, points, split

@@ -3,8 +3,8 @@ import torch
 
 from dovetail.core.errors import ContractError
 from dovetail.parts.contract import Port
-from dovetail.parts.origin import Origin
-from dovetail.parts.stitching import seam, stitch_part, with_shape
+from dovetail.parts.facts import Origin
+from dovetail.parts.joining import seam, stitch_part, with_shape
 
 A, B = Port((3, 4, 4), space="a"), Port((5, 4, 4), space="b")
 

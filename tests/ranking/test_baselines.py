@@ -12,15 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import scores as slow
 
+import dovetail.ranking.cts as cts_module
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.ranking.baselines import blocked
-from dovetail.ranking.baselines.blocked import cts, cts_neo
-from dovetail.ranking.baselines.neighbours import knn
-from dovetail.ranking.baselines.nleep import nleep, principal
-from dovetail.ranking.baselines.parc import parc
-from dovetail.ranking.baselines.rates import coding_rate, transrate, transrate_scaled
-from dovetail.ranking.baselines.ridge_loo import ridge_loo
-from dovetail.ranking.baselines.source_probabilities import leep, nce
+from dovetail.ranking.cts import cts, cts_neo
+from dovetail.ranking.distances import knn, parc
+from dovetail.ranking.heads import ridge_loo
+from dovetail.ranking.leep import leep, nce, nleep, principal
+from dovetail.ranking.transrate import coding_rate, transrate, transrate_scaled
 
 VECTORS = json.loads((Path(slow.__file__).parent / "ranking_vectors.json").read_text())
 F, Y, PROBS = (VECTORS["inputs"][name] for name in ("F", "y", "source_probs"))
@@ -138,7 +136,7 @@ def test_blocks_give_what_one_piece_gives(monkeypatch):
     rows, labels = drawn(3, 90, 4, 3)
     rows[40:70] = rows[0]  # a crowd at one place, larger than the candidates looked at
     whole = [knn(rows, labels, k) for k in (1, 3, 5)]
-    monkeypatch.setattr("dovetail.ranking.baselines.neighbours._BLOCK", 90 * 7)
+    monkeypatch.setattr("dovetail.ranking.distances._BLOCK", 90 * 7)
     assert [knn(rows, labels, k) for k in (1, 3, 5)] == whole
     assert close(whole[1], slow.knn_by_hand(rows.tolist(), labels, 3))
 
@@ -173,7 +171,7 @@ def test_blocks_of_cts_give_what_one_piece_gives(monkeypatch):
     rows, labels = drawn(4, 80, 5, 4)
     rows[3] = 0
     whole = cts(rows, labels), cts_neo(rows, labels)
-    monkeypatch.setattr(blocked, "_SIDE", 13)
+    monkeypatch.setattr(cts_module, "_SIDE", 13)
     for one, two in zip((cts(rows, labels), cts_neo(rows, labels)), whole, strict=True):
         assert close(one.value, two.value, 1e-13)
         assert one.standard_error == 0

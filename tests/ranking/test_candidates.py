@@ -8,8 +8,7 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.errors import SettingsError
-from dovetail.ranking.candidates import candidate, named, points_of
-from dovetail.ranking.sample import sampled
+from dovetail.ranking.candidates import candidate, named, points_of, sampled
 
 
 def trained(net):

@@ -14,13 +14,12 @@ from torch import nn
 import dovetail as dt
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.linalg.kernel_ridge import kernel_leave_one_out
-from dovetail.linalg.ridge import leave_one_out
+from dovetail.linalg.ridge import kernel_leave_one_out, leave_one_out
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.ranking import ntk_score, rank, rank_over, score, tangent_kernel
-from dovetail.ranking.jackknife import dealt, half_width
+from dovetail.ranking.candidates import sampled
+from dovetail.ranking.measuring import dealt, half_width
 from dovetail.ranking.ntk import OUTPUTS
-from dovetail.ranking.sample import sampled
 
 DIGITS = dt.load_task("digits")
 NAMES = ("ntk-centred-al", "ntk-loo")

@@ -12,10 +12,10 @@ from torch import nn
 import dovetail as dt
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.parts.contract import Contract, Port
+from dovetail.ranking.candidates import sampled
 from dovetail.ranking.expected import expected_accuracy
-from dovetail.ranking.jackknife import dealt
+from dovetail.ranking.measuring import dealt
 from dovetail.ranking.ranker import rank
-from dovetail.ranking.sample import sampled
 from dovetail.ranking.scores import score
 from dovetail.ranking.several_tasks import rank_over
 from dovetail.report.page import write_report

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from references.pair_scores import centred_alignment, logme, reference, unit
 
-import dovetail.ranking.sums.class_sums as class_sums
+import dovetail.ranking.sums as class_sums
 from dovetail.core.errors import TaskError
+from dovetail.ranking.logme import logme as logme_alone
+from dovetail.ranking.scores_from_sums import KINDS
 from dovetail.ranking.statistics import PairStatistics
-from dovetail.ranking.sums.from_sums import KINDS
-from dovetail.ranking.sums.logme_alone import logme as logme_alone
 from dovetail.testing import check_score
 
 VECTORS = json.loads((Path(__file__).parents[1] / "references/ranking_vectors.json").read_text())

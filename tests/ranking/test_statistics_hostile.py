@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load, save
 
 from dovetail.core.errors import DovetailError, FormatError, SettingsError, TaskError
+from dovetail.ranking.scores_from_sums import KINDS
 from dovetail.ranking.statistics import PairStatistics
-from dovetail.ranking.sums.from_sums import KINDS
 
 ROWS = torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.1], [0.0, -1.0]], dtype=torch.float64)
 LABELS = torch.tensor([0, 0, 1, 1])
@@ -37,7 +37,7 @@ def test_what_is_not_finite_is_refused_by_row(count, value):
         (torch.ones(4, 2, 3, 3), [0, 1, 0, 1], "pool or flatten"),
         (torch.ones(4, 0), [0, 1, 0, 1], r"rows \[n, d\]"),
         (torch.ones(4, 2), [0, 1, 0], "4 rows of features, but targets for 3"),
-        (torch.ones(2, 2), [0.5, math.nan], "row 1 is nan"),
+        (torch.ones(2, 2), [0.5, math.nan], "row 1 of the targets holds nan"),
         (torch.full((2, 2), 1e80, dtype=torch.float64), [0, 1], "scale the features"),
         (np.array([["a", "b"]]), [0], "must be numbers"),
         ([[1.0], [1.0, 2.0]], [0, 1], "one length"),
@@ -240,9 +240,9 @@ def test_a_state_comes_back_as_it_was(count, numbers):
 def test_states_that_lie_are_refused(name):
     state = PairStatistics().update(torch.rand(700, 3), torch.arange(700) % 3).state()
     without = {key: value for key, value in state.items() if key != name}
-    if name != "sums.targets.second":
+    if name != "sums.classes.second":
         with pytest.raises(FormatError):
             PairStatistics.from_state(without)
-    if state[name].ndim:
+    if state[name].ndim and len(state[name]):
         with pytest.raises(DovetailError):
             PairStatistics.from_state(state | {name: torch.cat([state[name]] * 2)})

@@ -8,7 +8,7 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.errors import ContractError, SettingsError, TaskError
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.parts.part import as_part
 from dovetail.ranking import task2vec
 from dovetail.ranking.task2vec import task_distance, task_embedding

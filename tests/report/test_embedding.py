@@ -9,7 +9,7 @@ from report.gallery import stored
 
 from dovetail.core.views import Figure, Series
 from dovetail.report import render_page
-from dovetail.report.embedding import MARK, embed
+from dovetail.report.page import MARK, embed
 
 
 def restored(markup):

@@ -12,7 +12,7 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.parts.cutting import cut
 from dovetail.parts.heads import fresh_head
 from dovetail.parts.joining import join

@@ -7,17 +7,16 @@ from references.frozen_heads import rotation_loss, stepped
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.preprocess import prepare, preprocess_for
+from dovetail.measure.forward import prepare, preprocess_for
 from dovetail.objectives.pretexts import Jigsaw
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
+from dovetail.parts.facts import Origin
 from dovetail.parts.joining import join
-from dovetail.parts.origin import Origin
 from dovetail.parts.part import build
-from dovetail.reuse.domain import adapt_domain
-from dovetail.reuse.domain_record import DomainAdaptation, judge_adaptation
-from dovetail.tasks.builtin import load_task
+from dovetail.reuse.domain import DomainAdaptation, adapt_domain, judge_adaptation
 from dovetail.tasks.derive import rotated
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
 
@@ -39,8 +38,7 @@ class Blind(Task):
 
 def blinded(task):
     blind = object.__new__(Blind)
-    for name in Task.__slots__:
-        setattr(blind, name, None if name == "_targets" else getattr(task, name))
+    vars(blind).update(vars(task))
     return blind
 
 

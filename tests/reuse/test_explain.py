@@ -19,14 +19,13 @@ from dovetail.core.seeds import generator
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part, build
-from dovetail.reuse.attempts import price_of_training
 from dovetail.reuse.explain import explain_fit
 from dovetail.reuse.fit_report import Repair, best_first
-from dovetail.reuse.question import NORMS, Question
-from dovetail.reuse.reasons import reasons_against
+from dovetail.reuse.question import NORMS, Question, reasons_against
+from dovetail.reuse.repairs import price_of_training
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import only_classes
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Fit, Training
@@ -300,7 +299,7 @@ def test_some_classes_in_common(wide, narrow, digits):
 
 def test_without_a_reference(wide, narrow, digits):
     report = explain_fit(wide[0], narrow[1], digits, epochs=1)
-    assert "pass reference=" in report.repair("stitch").why_not
+    assert "give that as the reference" in report.repair("stitch").why_not
     guess = report.repair("retrain")
     assert (guess.accuracy, guess.low) == (None, report.repair("trained-stitch").accuracy)
     assert report.bound == {}

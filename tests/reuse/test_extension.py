@@ -13,15 +13,13 @@ import dovetail.train.supervision as supervision
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.core.seeds import derived_seed
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.cutting import cut
 from dovetail.parts.heads import extend_head
 from dovetail.parts.joining import join
 from dovetail.parts.part import build, from_pretrained
 from dovetail.reuse.devices import shared_head
-from dovetail.reuse.extension import extend_classes
-from dovetail.reuse.extension_record import judge_extension
+from dovetail.reuse.extension import extend_classes, judge_extension
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
@@ -244,7 +242,9 @@ def test_what_cannot_be_extended(devices, bars):
         moving=True,
         rp_head=unnamed.changed(contract=replace(rotating.contract, takes=(stranger,))),
     )
-    refused(ContractError, "gives 2 numbers", head, front, bars, moving=True, rp_head=head)
+    refused(
+        ContractError, "answers c, a, rotation asks", head, front, bars, moving=True, rp_head=head
+    )
 
 
 def test_what_cannot_be_judged(devices, frozen, bars):

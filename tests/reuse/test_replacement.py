@@ -13,19 +13,19 @@ from torch import nn
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.paired import paired_difference
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
+from dovetail.measure.intervals import paired_difference
 from dovetail.objectives.pretexts import Jigsaw
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.reuse.replacement import replace_front
-from dovetail.reuse.replacement_record import (
+from dovetail.reuse.replacement import (
     JudgedReplacement,
     Replacement,
     Switch,
     judge_replacement,
+    replace_front,
 )
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task

@@ -13,13 +13,12 @@ from torch import nn
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.parts.cutting import cut
 from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
 from dovetail.parts.part import build
-from dovetail.reuse.transfer import transfer
-from dovetail.reuse.transfer_record import READY, TransferTrial, Tried
+from dovetail.reuse.transfer import READY, TransferTrial, Tried, transfer
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end

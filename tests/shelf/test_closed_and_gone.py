@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.core.errors import DovetailError
-from dovetail.shelf import index, notes, verify
+from dovetail.shelf import entry, index, verify
 from dovetail.shelf.store import Shelf
 
 
@@ -119,7 +119,7 @@ def test_a_measurement_taken_away_is_no_damage(three, monkeypatch):
     path.parent.mkdir()
     path.write_text("{}")
     assert not three.verify().ok
-    once(monkeypatch, verify, "check_fit", path.unlink)
+    once(monkeypatch, verify, "read_fit", path.unlink)
     assert three.verify().ok
 
 
@@ -132,6 +132,6 @@ def test_a_part_taken_away_while_the_shelf_is_listed_is_not_shown_as_damaged(thr
 
 def test_a_tag_added_while_a_note_is_read_is_no_damage(three, tiny, monkeypatch):
     other = Shelf(three.folder)
-    once(monkeypatch, notes, "from_plain", lambda: other.add(tiny(), "b", tags=["new"]))
+    once(monkeypatch, entry, "from_plain", lambda: other.add(tiny(), "b", tags=["new"]))
     assert three.verify().ok
     assert other.entry("b").tags == ("new",)

@@ -13,7 +13,15 @@ from dovetail.core.records import load_record
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
-from dovetail.shelf.fits import FOLDER, MeasuredFit, best, check_fit, keep, kept, neighbours
+from dovetail.shelf.fits import (
+    FOLDER,
+    MeasuredFit,
+    best,
+    neighbours,
+    read_fit,
+    read_fits,
+    write_fit,
+)
 from dovetail.shelf.store import Shelf
 
 
@@ -93,7 +101,7 @@ def test_a_single_digest_is_no_list():
 
 def _write(folder, start):
     for i in range(start, start + 20):
-        keep(folder, fit_of(front=f"{i:02x}", accuracy=i / 100))
+        write_fit(folder, fit_of(front=f"{i:02x}", accuracy=i / 100))
 
 
 def test_writers_do_not_meet(shelf):
@@ -129,15 +137,15 @@ def test_a_file_in_the_way_is_told(shelf):
 @given(data=st.data())
 def test_any_changed_byte_is_noticed(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("shelf")
-    path = keep(folder, fit_of(through=("5a",)))
+    path = write_fit(folder, fit_of(through=("5a",)))
     whole = path.read_bytes()
     i = data.draw(st.integers(0, len(whole) - 1))
     path.write_bytes(
         whole[:i] + bytes([whole[i] ^ data.draw(st.integers(1, 255))]) + whole[i + 1 :]
     )
     with pytest.raises(FormatError):
-        check_fit(path)
-    assert kept(folder) == []
+        read_fit(path)
+    assert read_fits(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -221,13 +229,13 @@ def test_what_fits_only_by_force_is_not_listed(shelf, family):
 
 def test_heads_find_their_fronts_and_stitches_both(shelf, family):
     front, (a, *_), _ = family
-    kept = shelf.add(front, "front")
+    first = shelf.add(front, "front")
     twin = build("mlp", shape=(3,), hidden=(4,), classes=2, seed=5)
     other = cut(twin, "hidden1")[0].changed(contract=front.contract)
     second = shelf.add(other, "another-front")
-    assert shelf.find(fits=a) == [second, kept]
+    assert shelf.find(fits=a) == [second, first]
     shelf.keep_fit(fit_of(front.digest, a.digest))
-    assert shelf.find(fits="head-a") == [kept, second]
+    assert shelf.find(fits="head-a") == [first, second]
     seam = fit_of("f", "h", ("s", "t"))
     assert set(neighbours([seam], "s")) == {"f", "t"}
     assert neighbours([seam], "x") == {}

@@ -15,7 +15,7 @@ from shelf.hub_server import hub_server
 from dovetail.cli.main import main
 from dovetail.core.errors import FormatError, MissingExtraError, ShelfError
 from dovetail.pack.compressing import compress
-from dovetail.parts.packing import with_packed
+from dovetail.parts.packed import with_packed
 from dovetail.shelf import hub
 from dovetail.shelf.store import Shelf
 

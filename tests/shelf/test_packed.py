@@ -5,7 +5,7 @@ import pytest
 from dovetail.core.errors import FormatError
 from dovetail.jobs.shelf import add
 from dovetail.pack.compressing import compress
-from dovetail.parts.packing import with_packed
+from dovetail.parts.packed import with_packed
 from dovetail.shelf.store import Shelf
 
 

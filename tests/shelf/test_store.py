@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dovetail.core.errors import ContractError, FormatError, ShelfError
-from dovetail.shelf.notes import read_note
+from dovetail.shelf.entry import read_note
 from dovetail.shelf.store import Shelf
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.shelf import locks
+from dovetail.shelf import writing
 from dovetail.shelf.store import Shelf
 
 NURSERY = """
@@ -185,7 +185,7 @@ def test_the_same_parts_added_by_four_at_once_are_there_once_with_every_tag(tmp_
 OPEN_MANY = """
     from pathlib import Path
     from dovetail.core.errors import ShelfError
-    from dovetail.shelf.name_folders import Homes
+    from dovetail.shelf.writing import Homes
     homes = Homes(Path(folder))
     for i in range(60):
         try:
@@ -222,7 +222,7 @@ def test_names_that_vanish_under_a_writer_come_back(tmp_path):
 
 
 HOLD = """
-    from dovetail.shelf.locks import locked
+    from dovetail.shelf.writing import locked
     if me == 0:
         with locked(shelf.folder / "net"):
             tell("held")
@@ -249,16 +249,16 @@ def test_a_writer_waits_for_the_lock_and_a_killed_holder_lets_go(shelf, tiny, tm
 def test_a_folder_removed_while_waiting_is_not_mistaken_for_the_new_one(tmp_path, monkeypatch):
     folder = tmp_path / "net"
     folder.mkdir()
-    real = locks._wait_for
+    real = writing._wait_for
 
     def slow(handle):
         real(handle)
         folder.rmdir()
         folder.mkdir()
 
-    monkeypatch.setattr(locks, "_wait_for", slow)
+    monkeypatch.setattr(writing, "_wait_for", slow)
     (tmp_path / "other").mkdir()  # takes the number of the old folder, should the system reuse it
-    with pytest.raises(FileNotFoundError), locks.locked(folder):
+    with pytest.raises(FileNotFoundError), writing.locked(folder):
         pass
 
 
@@ -266,8 +266,8 @@ def test_without_locks_parts_are_still_added_whole(shelf, tiny, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(writing.fcntl, "flock", refuse)
     assert [shelf.add(tiny(i % 2), "net").ref for i in range(3)] == ["net@1", "net@2", "net@1"]
-    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setattr(writing, "fcntl", None)
     assert shelf.add(tiny(), "net", tags=["x"]).tags == ("x",)
     assert shelf.verify().ok

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.core.errors import ShelfError
 from dovetail.shelf import writing
-from dovetail.shelf.notes import Note, write_note
+from dovetail.shelf.entry import Note, write_note
 from dovetail.shelf.store import Shelf
 from dovetail.shelf.writing import put, sweep
 

@@ -2,7 +2,7 @@
 
 from cli.console import call
 
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 
 
 def test_from_training_to_predicting_new_classes(tmp_path, capsys, monkeypatch):

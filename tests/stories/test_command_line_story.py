@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cli.console import call, spawn
 
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 
 
 def test_from_training_to_the_report(tmp_path, capsys, monkeypatch):

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from dovetail.cli.main import _parser, main
 from dovetail.core.errors import DovetailError, ShelfError
+from dovetail.jobs.frame import RUNS
 from dovetail.jobs.report import report
-from dovetail.jobs.runs import RUNS
 from dovetail.jobs.train import train
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build

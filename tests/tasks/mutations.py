@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from dovetail.tasks.image_files import pillow_guarded
-from dovetail.tasks.new_images import read_images
-from dovetail.tasks.new_rows import read_new_rows
-from dovetail.tasks.pair_files import read_pairs
-from dovetail.tasks.readers import read_idx, read_npz
-from dovetail.tasks.tables import read_table
+from dovetail.tasks.array_files import read_idx, read_npz
+from dovetail.tasks.image_files import read_images
+from dovetail.tasks.pairs import read_pairs
+from dovetail.tasks.tables import read_new_rows, read_table
 
 TELLING = (0, 1, 0x7F, 0x80, 0xFF, *b'",;\n\r\0\x1b')
 
@@ -106,8 +104,7 @@ def _image(form: str) -> bytes:
 
 
 def _read_image(path: Path) -> Any:
-    with pillow_guarded():
-        return read_images([path], channels=3, size=(4, 4))
+    return read_images([path], channels=3, size=(4, 4))
 
 
 def _parquets(x: np.ndarray) -> dict[str, Sort]:

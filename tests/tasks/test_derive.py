@@ -7,6 +7,7 @@ import torch
 from dovetail.core.errors import TaskError
 from dovetail.tasks import arrays
 from dovetail.tasks.arrays import as_float
+from dovetail.tasks.augment import resize, turn
 from dovetail.tasks.derive import (
     binary_pairs,
     blurred,
@@ -20,7 +21,6 @@ from dovetail.tasks.derive import (
     rotated,
     rotations,
 )
-from dovetail.tasks.images import resize, turn
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import SPLITS, Task
 

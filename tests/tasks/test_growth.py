@@ -8,12 +8,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dovetail.core.errors import DovetailError, TaskError
-from dovetail.tasks import data_files, new_rows, parquet_files, tables
+from dovetail.tasks import data_files, table_files, tables
 from dovetail.tasks.arrays import class_targets, multilabel_targets
 from dovetail.tasks.derive import common_classes, few, only_classes
-from dovetail.tasks.new_rows import read_new_rows
 from dovetail.tasks.table_files import refuse_names
-from dovetail.tasks.tables import read_table
+from dovetail.tasks.tables import read_new_rows, read_table
 from dovetail.tasks.task import Task
 
 MANY = 400
@@ -95,8 +94,8 @@ def test_a_few_of_each_class_take_as_many_steps_as_a_few_of_two():
 
 def test_the_texts_of_new_rows_are_looked_up_once_a_column(tmp_path, monkeypatch):
     asked = []
-    texts = new_rows._texts
-    monkeypatch.setattr(new_rows, "_texts", lambda *args: asked.append(1) or texts(*args))
+    texts = tables._texts
+    monkeypatch.setattr(tables, "_texts", lambda *args: asked.append(1) or texts(*args))
     (tmp_path / "a.csv").write_text("town\n" + "".join(f"t{i}\n" for i in range(50)))
     _, rows = read_new_rows(tmp_path / "a.csv", [f"town=t{i}" for i in range(50)])
     assert (rows == torch.eye(50)).all()
@@ -120,7 +119,7 @@ def test_one_long_label_does_not_make_all_of_them_long(tmp_path):
 
 def test_inputs_that_take_more_than_memory_are_refused(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"t{i % 50},{i % 2}\n" for i in range(100)))
-    monkeypatch.setattr(tables, "MOST_BYTES", 100 * 50 * 4 - 1)
+    monkeypatch.setattr(data_files, "MOST_BYTES", 100 * 50 * 4 - 1)
     with pytest.raises(TaskError, match=r"100 rows of 50 inputs take .*leave columns out"):
         read_table(tmp_path / "a.csv")
 
@@ -163,9 +162,9 @@ class TestParquet:
         columns = {f"x{i}": np.zeros(20_000) for i in range(16)}
         path = self.written(tmp_path / "a.parquet", columns)
         if honest:
-            monkeypatch.setattr(parquet_files, "_chunks", lambda *_: pytest.fail("read"))
+            monkeypatch.setattr(table_files, "_chunks", lambda *_: pytest.fail("read"))
         else:  # as if the footer lied
-            monkeypatch.setattr(parquet_files, "_promised", lambda *_: 20_000)
+            monkeypatch.setattr(table_files, "_promised", lambda *_: 20_000)
         with pytest.raises(DovetailError, match=r"would unpack to \d+; if that is meant, write"):
             read_table(path)
 
@@ -173,13 +172,13 @@ class TestParquet:
     def test_a_giant_text_is_refused(self, tmp_path, monkeypatch, honest):
         path = self.written(tmp_path / "a.parquet", {"x": ["a" * (1 << 20), "b"]})
         if not honest:
-            monkeypatch.setattr(parquet_files, "_promised", lambda *_: 2)
+            monkeypatch.setattr(table_files, "_promised", lambda *_: 2)
         with pytest.raises(DovetailError, match="would unpack to 1048"):
             read_table(path)
 
     @pytest.mark.parametrize("store_schema", [True, False])
     def test_a_text_that_is_repeated_is_held_once(self, tmp_path, monkeypatch, store_schema):
-        monkeypatch.setattr(parquet_files, "_BATCH", 10)
+        monkeypatch.setattr(table_files, "_BATCH", 10)
         columns = {"y": self.repeated("a" * 60_000, 3000), "x": np.random.rand(3000)}
         path = self.written(tmp_path / "a.parquet", columns, store_schema=store_schema)
         found = []
@@ -190,10 +189,10 @@ class TestParquet:
         encoding = {"column_encoding": {"town": "DELTA_BYTE_ARRAY"}, "use_dictionary": False}
         texts = [None if i % 5 == 0 else f"town {i % 7}" for i in range(100)]
         path = self.written(tmp_path / "a.parquet", {"town": texts}, **encoding)
-        monkeypatch.setattr(parquet_files, "_BATCH_BYTES", 2000)
-        steps, chunks = [], parquet_files._chunks
+        monkeypatch.setattr(table_files, "_BATCH_BYTES", 2000)
+        steps, chunks = [], table_files._chunks
         monkeypatch.setattr(
-            parquet_files, "_chunks", lambda *args: steps.append(args[2]) or chunks(*args)
+            table_files, "_chunks", lambda *args: steps.append(args[2]) or chunks(*args)
         )
         assert tables.open_table(path).columns[0].texts.tolist() == texts
         assert len(steps) == 2

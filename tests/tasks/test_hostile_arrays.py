@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.core.errors import DovetailError
 from dovetail.tasks import data_files
-from dovetail.tasks.readers import read_idx, read_npz
+from dovetail.tasks.array_files import read_idx, read_npz
 
 X, Y = np.zeros((20, 3), np.float32), np.arange(20) % 2
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dovetail.core.errors import TaskError
-from dovetail.tasks import image_folder
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks import data_files, image_folder
 from dovetail.tasks.image_folder import read_image_folder
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import SPLITS
 
 RNG = np.random.default_rng(0)
@@ -202,7 +202,7 @@ def test_a_damaged_image_is_named_or_skipped(tmp_path, damage):
     written = pets(tmp_path)
     bad = tmp_path / "cat" / "04.png"
     bad.write_bytes(DAMAGE[damage](bad.read_bytes()))
-    with pytest.raises(TaskError, match=r"cat/04.png: not a readable image.*unreadable=\"skip\""):
+    with pytest.raises(TaskError, match=r"cat/04.png: not a readable image.*unreadable='skip'"):
         load_task(tmp_path)
     task = load_task(tmp_path, unreadable="skip")
     assert task.notes == ("1 file is unreadable, skipped: cat/04.png",)
@@ -247,7 +247,8 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch):
 
 def test_too_much_for_memory_says_what_would_fit(tmp_path, monkeypatch):
     pets(tmp_path, size=(60, 80))
-    monkeypatch.setattr(image_folder, "MOST_BYTES", 20 * 3 * 30 * 40 + 5)
+    for module in (data_files, image_folder):
+        monkeypatch.setattr(module, "MOST_BYTES", 20 * 3 * 30 * 40 + 5)
     with pytest.raises(TaskError, match=r"size=\(30, 40\) would fit"):
         load_task(tmp_path)
     assert load_task(tmp_path, size=(30, 40)).input_shape == (3, 30, 40)

@@ -6,13 +6,11 @@ import socket
 import pytest
 
 from dovetail.core.errors import DovetailError
-from dovetail.tasks.builtin import load_task
-from dovetail.tasks.image_files import open_image
-from dovetail.tasks.new_images import read_images
-from dovetail.tasks.new_rows import read_new_rows
-from dovetail.tasks.npz_files import read_arrays
-from dovetail.tasks.pair_files import read_pairs
-from dovetail.tasks.readers import read_idx
+from dovetail.tasks.array_files import read_arrays, read_idx
+from dovetail.tasks.image_files import open_image, read_images
+from dovetail.tasks.load import load_task
+from dovetail.tasks.pairs import read_pairs
+from dovetail.tasks.tables import read_new_rows
 
 
 def header_of(path):

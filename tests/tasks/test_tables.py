@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.errors import DovetailError, MissingExtraError, TaskError
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.table_files import read_csv
 from dovetail.tasks.tables import read_table
 from dovetail.tasks.task import SPLITS

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from dovetail.core.seeds import derived_seed
-from dovetail.measure.preprocess import prepare, preprocess_for
+from dovetail.measure.forward import prepare, preprocess_for
 from dovetail.tasks.batches import Batches
 
 

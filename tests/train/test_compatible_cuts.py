@@ -12,8 +12,8 @@ from dovetail.parts.cutting import CutPoint
 from dovetail.parts.joining import join
 from dovetail.parts.part import build
 from dovetail.train.compatible import compatible
-from dovetail.train.fitting.cuts import cut_networks, identical_starts, start_alike
-from dovetail.train.supervision import twin
+from dovetail.train.frame import Course
+from dovetail.train.group_parts import cut_networks, identical_starts, start_alike
 
 OPTIONS = {"epochs": 1, "batch_size": 16, "seed": 3}
 
@@ -31,7 +31,8 @@ def resnet(seed, **more):
 
 def seams(nets, tasks, at=None, channels=None, seed=0):
     wholes = [
-        twin(net, task, None, torch.device("cpu")) for net, task in zip(nets, tasks, strict=True)
+        Course("compatible", task, {"device": "cpu"}).twin(net, task)
+        for net, task in zip(nets, tasks, strict=True)
     ]
     return cut_networks(wholes, tasks, [task.name for task in tasks], at, channels, seed)
 

@@ -8,7 +8,7 @@ from references import compatible as slow
 from references.pretexts import rearranged
 from torch import nn
 
-from dovetail.objectives.conflicts import project_conflicts
+from dovetail.objectives.compatible_losses import project_conflicts
 from dovetail.objectives.pretexts import Jigsaw, Rotation
 from dovetail.parts.contract import Contract, Port, Preprocess
 from dovetail.parts.cutting import cut
@@ -16,7 +16,7 @@ from dovetail.parts.heads import fresh_head
 from dovetail.parts.part import Part, build
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
-from dovetail.train.fitting.group import Auxiliary, Group, Member
+from dovetail.train.group import Auxiliary, Group, Member
 
 AT = "hidden1"
 WAYS = {"dcc": ("dcc",), "rp": ("rp",), "both": ("dcc", "rp")}

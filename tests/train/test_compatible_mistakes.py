@@ -14,7 +14,7 @@ from dovetail.objectives.pretexts import Jigsaw
 from dovetail.parts.part import build
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
-from dovetail.train.fitting.alternating import Alternating
+from dovetail.train.group import Alternating
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,11 @@ def strangers():
     [
         ({"by": ("dcc", "rpp")}, SettingsError, "unknown way to compatibility 'rpp'.*rp"),
         ({"by": (None,)}, SettingsError, "unknown way to compatibility None"),
-        ({"scheme": "serial"}, SettingsError, "'joint' or 'incremental', got 'serial'"),
+        (
+            {"scheme": "serial"},
+            SettingsError,
+            "unknown scheme 'serial'; there is joint, incremental",
+        ),
         ({"pretext": "rotate"}, SettingsError, "unknown pretext 'rotate'.*rotation"),
         ({"weights": {"iiw": 1.0}}, SettingsError, "weights= is about dcc, rp, not 'iiw'"),
         ({"weights": {"rp": -1.0}}, SettingsError, "weight of 'rp' must be a number of at least 0"),
@@ -127,10 +131,10 @@ def test_wrong_auxiliary_heads(tasks, heads):
     try_with(SettingsError, "'own', which by= does not ask for", {"own": heads["rp"]})
     try_with(SettingsError, "'rp' is of type Linear", {"rp": nn.Linear(2, 4)})
     try_with(ContractError, r"shape 84 -> 16×2×2.*say channels=", heads, at="fc2")
-    try_with(ContractError, "gives 3 numbers, rotation needs 4", {"rp": heads["dcc"]})
-    try_with(ContractError, "gives 4 numbers, jigsaw needs 24", heads, pretext="jigsaw")
+    try_with(ContractError, "answers bar, dot, ell, rotation asks for 0, 90", {"rp": heads["dcc"]})
+    try_with(ContractError, "jigsaw asks for 0123, 1032, .* and 18 more", heads, pretext="jigsaw")
     four = Jigsaw(permutations=4)
-    try_with(ContractError, "other answers, 0, 90, 180, 270", heads, pretext=four)
+    try_with(ContractError, "answers 0, 90, 180, 270, jigsaw asks for", heads, pretext=four)
     contract = heads["dcc"].contract
     unnamed = heads["dcc"].changed(contract=replace(contract, classes=None))
     try_with(ContractError, "does not say which classes", {"dcc": unnamed})

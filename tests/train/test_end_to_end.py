@@ -10,7 +10,7 @@ from train.bare_loop import train_barely
 from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.core.records import load_record
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part, build

@@ -12,7 +12,7 @@ from dovetail.core.errors import SettingsError, TaskError, TrainingError
 from dovetail.core.records import load_record
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.evaluate import evaluate
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import prepare
 from dovetail.objectives.pairwise import Pairwise, mean_kernel
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
@@ -20,8 +20,7 @@ from dovetail.parts.part import Part, build
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.task import Task
 from dovetail.train import modular
-from dovetail.train.modular import output_point
-from dovetail.train.modular_record import ModularTraining
+from dovetail.train.modular import ModularTraining, output_point
 
 
 def weights(module):

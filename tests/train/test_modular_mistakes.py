@@ -31,7 +31,12 @@ class Residual(nn.Module):
         (None, {"at": "head"}, TrainingError, "no weight to train"),
         (None, {"head_loss": "mae"}, SettingsError, "unknown head_loss 'mae'"),
         (None, {"head_epochs": 0}, SettingsError, "head_epochs must be at least 1"),
-        (None, {"supervision": "none"}, SettingsError, "'labels' or 'pairs', got 'none'"),
+        (
+            None,
+            {"supervision": "none"},
+            SettingsError,
+            "unknown supervision 'none'; there is labels, pairs",
+        ),
         (None, {"pairs": 5}, SettingsError, "only supervision='pairs'"),
         (None, {"unlabelled": torch.rand(4, 1, 4, 4)}, SettingsError, "say augment="),
         (None, {"unlabelled": torch.rand(4, 1, 5, 5), "augment": "flip"}, TaskError, r"\[1, 5, 5"),

@@ -9,8 +9,8 @@ from dovetail.core.errors import TaskError
 from dovetail.parts.part import build
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.pairs import Pairs
-from dovetail.train.module_inputs import Supply, below
 from dovetail.train.pair_batches import FromLabels, FromPairs, WithViews
+from dovetail.train.supervision import Supply, below
 
 ENTRANCE = below(build("mlp", shape=(1,)), None)
 

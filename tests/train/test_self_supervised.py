@@ -18,7 +18,7 @@ from dovetail.objectives import Jigsaw, Rotation, Views
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train import end_to_end, self_supervised
 

@@ -14,7 +14,7 @@ from dovetail.measure.weights import stable_rank, weight_entropy
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
 from dovetail.report import print_view
-from dovetail.train.weight_history import WeightHistory, WeightsOverTraining
+from dovetail.train.callbacks import WeightHistory, WeightsOverTraining
 
 
 @pytest.fixture(scope="module")

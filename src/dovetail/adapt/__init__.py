@@ -15,11 +15,10 @@ from dovetail.adapt.calibration_record import (
 from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.finetuned import FineTuned
 from dovetail.adapt.plan import Plan
-from dovetail.adapt.probe import Probe
-from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.probe import Probe, ProbeRegressor
 from dovetail.adapt.rbf import RBFRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
-from dovetail.linalg.gram import tangent_gram
+from dovetail.linalg.tangent import tangent_gram
 
 __all__ = [
     "AdaptiveBayesianRegressor",

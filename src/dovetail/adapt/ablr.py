@@ -1,7 +1,7 @@
 r"""Adaptive Bayesian linear regression: features trained so that a Bayesian linear head explains.
 
 A network gives features :math:`\phi_\theta(x) \in \mathbb{R}^d`; on them stands the model of
-:mod:`dovetail.adapt.bayes_linear`.  The weights of the head are integrated out, and what is left
+:mod:`dovetail.adapt.linear_heads`.  The weights of the head are integrated out, and what is left
 is maximised over the network's weights by gradient steps, summed over the tasks :math:`t`,
 
 .. math::
@@ -26,20 +26,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dovetail.adapt.bayes_linear import BayesLinear, evidence_of, fit_bayes
-from dovetail.adapt.front import front_of
-from dovetail.adapt.networks import default_network, network_of
-from dovetail.adapt.probe_regressor import told
+from dovetail.adapt.linear_heads import evidence_of, fit_bayes
+from dovetail.adapt.networks import Front, default_network, front_of, with_head
+from dovetail.adapt.probe import BayesHead
 from dovetail.core.errors import (
     ContractError,
     SettingsError,
     TaskError,
     TrainingError,
-    first_line,
 )
 from dovetail.core.seeds import generator
 from dovetail.measure.estimator_inputs import (
@@ -49,20 +46,19 @@ from dovetail.measure.estimator_inputs import (
     seed_of,
 )
 from dovetail.measure.features import pooled
+from dovetail.measure.forward import prepare
+from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 
 __all__ = ["AdaptiveBayesianRegressor"]
 
 Tasks = list[tuple[Tensor, Tensor]]
 
-BATCH = 1024
-"""Inputs a pass, when nothing is differentiated."""
-
 PATIENCE = 20
 """So many steps in a row that make nothing better end the training."""
 
 
-class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class AdaptiveBayesianRegressor(BayesHead):
     """Predict numbers by Bayesian linear regression on features that are trained for it.
 
     Args:
@@ -111,11 +107,6 @@ class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         self.pooling = pooling
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
     def fit(
         self, X: Any, y: Any, others: Sequence[tuple[Any, Any]] = ()
     ) -> AdaptiveBayesianRegressor:
@@ -137,17 +128,17 @@ class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         model: Part | nn.Module = self.model
         if model is None:
             model = default_network(raw, 1, self.hidden, seed=seed_of(self.random_state))
-        front = front_of(model, self.at, self.pooling).part
-        assert front is not None
-        self.network_, self.prepare_, _ = network_of(front)
-        self.network_.double()
+        self.front_ = front_of(model, self.at, self.pooling)
+        assert self.front_.part is not None
+        self.network_ = self.front_.part.module.double()
+        self.shape_ = self.front_.shape(raw)
         tasks = [(raw, targets), *((as_inputs(a), as_numbers(b)[0]) for a, b in others)]
         for inputs, numbers in tasks:
             refuse_other_count(inputs, numbers)
             if len(inputs) < 2:
                 raise TaskError("a task of 1 sample says nothing of the noise; give at least two")
         self.history_ = self._train(tasks)
-        return self._solve(raw, targets)
+        return self._condition(self.front_.rows(raw), targets)
 
     def refit(self, X: Any, y: Any) -> AdaptiveBayesianRegressor:
         """Fit the head to another task and keep the features as they are."""
@@ -155,22 +146,25 @@ class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         raw = as_inputs(X, self, reset=False)
         targets, self.flat_ = as_numbers(y)
         refuse_other_count(raw, targets)
-        return self._solve(raw, targets)
+        return self._condition(self.front_.rows(raw), targets)
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Means ``[m]`` or ``[m, k]``; with them their deviations or covariance ``[m, m(, k)]``.
-
-        Deviations and covariance are those of new targets: the noise is in them.
-        """
+    def to_part(self) -> Part:
+        """The trained front and the mean head as one part that gives numbers, float32."""
         check_is_fitted(self)
-        raw = as_inputs(X, self, reset=False)
-        return told(self.posterior_, self._features(raw), self.flat_, return_std, return_cov)
+        assert self.front_.part is not None
+        front = self.front_.part.changed(module=copy.deepcopy(self.network_).float())
+        origin = Origin(
+            how="ablr",
+            settings={"steps": self.step_, "held_out": self.held_out, "pooling": self.pooling},
+            measured={"log evidence": self.log_evidence_},
+        )
+        head = self.posterior_
+        return with_head(
+            Front(front, self.pooling), self.shape_, head.weights, head.intercept, origin
+        )
 
-    def _solve(self, raw: Tensor, targets: Tensor) -> AdaptiveBayesianRegressor:
-        self.posterior_: BayesLinear = fit_bayes(self._features(raw), targets)
-        self.log_evidence_ = self.posterior_.log_evidence
-        self.noise_, self.scale_ = self.posterior_.noise, self.posterior_.scale
-        return self
+    def _rows(self, X: Any) -> Tensor:
+        return self.front_.rows(as_inputs(X, self, reset=False))
 
     def _train(self, tasks: Tasks) -> tuple[float, ...]:
         """Move the network's weights to the best that the steps come by."""
@@ -211,7 +205,7 @@ class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         evidence, predictive, any_held = torch.zeros((), dtype=torch.float64), 0.0, False
         for inputs, targets, held in parted:
             with torch.enable_grad():
-                rows = self._rows(inputs)
+                rows = self._differentiable_rows(inputs)
                 if not bool(rows.isfinite().all()):
                     raise TrainingError(
                         f"the features are no longer numbers after {step} steps; lower "
@@ -227,21 +221,7 @@ class AdaptiveBayesianRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
                 predictive, any_held = predictive - float(surprise.sum()) / 2, True
         return evidence, predictive if any_held else evidence.item()
 
-    def _rows(self, raw: Tensor) -> Tensor:
-        x = self.prepare_(raw).double()
-        try:
-            output = self.network_(x)
-        except (RuntimeError, ValueError) as error:
-            raise ContractError(
-                f"the network does not take inputs of shape {tuple(x.shape)}: {first_line(error)}"
-            ) from None
-        if not isinstance(output, Tensor):
-            raise ContractError(
-                f"the network gives {type(output).__name__}, not one tensor; wrap it so that it "
-                "gives the one to take features from"
-            )
-        return pooled(output, self.pooling)
-
-    def _features(self, raw: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.cat([self._rows(some) for some in torch.split(raw, BATCH)])
+    def _differentiable_rows(self, raw: Tensor) -> Tensor:
+        assert self.front_.part is not None
+        x = prepare(raw, self.front_.part.contract).double()
+        return pooled(self.network_(x), self.pooling)

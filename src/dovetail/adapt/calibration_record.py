@@ -8,18 +8,19 @@ from typing import Any
 
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Figure, Series, Table, Text, View
-from dovetail.measure.arrays import doubles
 from dovetail.measure.calibration import (
     Bin,
     Scheme,
     brier,
+    doubles,
     ece_by_luck,
     expected_calibration_error,
     nll,
     overconfidence,
     reliability,
 )
-from dovetail.measure.coverage import (
+from dovetail.measure.evaluate import number_measures
+from dovetail.measure.intervals import (
     LEVELS,
     Covered,
     coverage_curve,
@@ -27,7 +28,6 @@ from dovetail.measure.coverage import (
     gaussian_nll,
     share_interval,
 )
-from dovetail.measure.outputs import number_measures
 
 __all__ = ["Calibration", "Coverage", "calibration_of", "coverage_of"]
 

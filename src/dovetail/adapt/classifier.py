@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable
 from typing import Any, get_args
 
 import torch
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.front import front_of
-from dovetail.adapt.label_priors import tune_label_scale_over
-from dovetail.adapt.laplace import condition_on_labels, with_more_labels
-from dovetail.adapt.linearized import Linearized
-from dovetail.adapt.links import Link, probabilities
-from dovetail.adapt.networks import network_of
-from dovetail.adapt.plan import Plan, plan_for
+from dovetail.adapt.evidence import tune_label_scale
+from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
+from dovetail.adapt.linearized import LinearizedEstimator
+from dovetail.adapt.networks import front_of, network_of
 from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
+from dovetail.measure.calibration import fit_temperature, log_probabilities
 from dovetail.measure.estimator_inputs import (
     as_classes,
-    as_labels,
+    as_inputs,
+    codes_among,
     refuse_other_count,
     seed_of,
 )
-from dovetail.measure.temperature import fit_temperature, log_probabilities
+from dovetail.measure.estimators import Classifier, has_mistakes
 from dovetail.parts.part import Part
 
 __all__ = ["LinearizedClassifier"]
 
-METHODS = ("auto", "laplace", "svi", "map")
-MEANS = ("auto", "zero", "network", "origin")
 DRAWS = 32
 
 
-class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
+class LinearizedClassifier(Classifier, LinearizedEstimator):
     r"""Predict classes by inference in a linearised network.
 
     Logits are :math:`g(x) = m(x) + J_\theta(x) w`, :math:`w \sim \mathcal N(0, S)`, labels follow
@@ -62,7 +58,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
             (stochastic variational inference over the weights, for more labels than that has
             memory for), ``"map"`` (the most probable weights alone) or ``"auto"``.
         link: How the uncertainty of logits enters probabilities: ``"mean"`` (not at all), ``"mc"``,
-            ``"probit"`` (for Laplace), see :mod:`dovetail.adapt.links`; ``"auto"`` for ``"mean"``
+            ``"probit"`` (for Laplace), see :mod:`dovetail.adapt.laplace`; ``"auto"`` for ``"mean"``
             with Laplace, which was measured to be the best calibrated, and ``"mc"`` with
             variational inference.
         steps: The most, of stochastic variational inference.
@@ -78,8 +74,9 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
     ['low', 'high']
     """
 
+    METHODS = ("auto", "laplace", "svi", "map")
+    MEANS = ("auto", "zero", "network", "origin")
     labels_: Tensor
-    classes_: Any
     means_: Tensor
     mean_: str
 
@@ -118,17 +115,15 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
         some = few_of_each(self.labels_, len(self.classes_), self.seed_)
-        tuned_on = self._features(x[some])
+        tuned_on = self.linear_.features(x[some])
         self.prior_ = label_prior(
             self.linear_, tuned_on, self.labels_[some], self.means_[some], self.prior
         )
         self._scales = self.prior_.scales
         self.scales_ = self.prior_.named(self.linear_)
         if method == "laplace":
-            features = tuned_on if len(some) == len(x) else self._features(x)
-            self.posterior_: Any = condition_on_labels(
-                features, self.labels_, self.means_, self._scales
-            )
+            features = tuned_on if len(some) == len(x) else self.linear_.features(x)
+            self.posterior_ = condition_on_labels(features, self.labels_, self.means_, self._scales)
         else:
             self.posterior_ = variational(
                 self.linear_,
@@ -140,7 +135,7 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
                 steps=self.steps,
                 seed=self.seed_,
             )
-        self._settle(time.perf_counter() - began)
+        self._settle(began)
         return self
 
     def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedClassifier:
@@ -155,17 +150,17 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
             x = one._begin(X, y)
             some = few_of_each(one.labels_, len(one.classes_), seed_of(self.random_state))
             rows = one.means_[some].numel()
-            kernel = one._features(x[some]).gram().reshape(rows, rows)
+            kernel = one.linear_.features(x[some]).gram().reshape(rows, rows)
             problems.append((kernel, one.means_[some], one.labels_[some]))
         if not problems:
             raise TaskError("there is no task to share a prior with; give pairs (X, y)")
-        scale, _ = tune_label_scale_over(problems)
+        scale, _ = tune_label_scale(problems)
         shared: LinearizedClassifier = clone(self).set_params(prior=scale)
         return shared
 
     def update(self, X: Any, y: Any) -> LinearizedClassifier:
         """Condition on more labels as well, the prior as it is; of classes known already."""
-        check_is_fitted(self, "direction_")
+        check_is_fitted(self)
         began = time.perf_counter()
         self._needs_posterior()
         if isinstance(self.posterior_, VariationalPosterior):
@@ -173,89 +168,57 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
                 "a variational posterior is not updated exactly; fit again with all labels, or "
                 "with method='laplace'"
             )
-        raw = self._inputs(X, reset=False)
-        codes = self._codes(y)
-        refuse_other_count(raw, codes)
-        x = self._prepare(raw)
+        x, codes = self._labelled(X, y)
         labels = torch.cat([self.labels_, codes])
         means = torch.cat([self.means_, self._prior_mean(x, self.mean_)])
-        posterior = with_more_labels(self.posterior_, self._features(x), labels, means)
+        posterior = with_more_labels(self.posterior_, self.linear_.features(x), labels, means)
         # All or nothing: what fails above leaves the estimator as it was.
         self.labels_, self.means_, self.posterior_ = labels, means, posterior
-        self._settle(time.perf_counter() - began)
+        self._settle(began)
         return self
 
     def logits(self, X: Any) -> Tensor:
         """The mean of the logits ``[m, c]``, float64, before any temperature."""
-        check_is_fitted(self, "direction_")
-        return self._posterior_mean(self._prepare(self._inputs(X, reset=False)))
-
-    def decision_function(self, X: Any) -> Any:
-        """The mean logits ``[m, c]``; for two classes the second less the first ``[m]``."""
-        logits = self.logits(X)
-        return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
-
-    def predict(self, X: Any) -> Any:
-        """The class of the highest mean logit, whatever the link."""
-        chosen = self.logits(X).argmax(1).numpy()  # first, so that an unfitted one says so
-        return self.classes_[chosen]
+        check_is_fitted(self)
+        return self._posterior_mean(self._prepare(as_inputs(X, self, reset=False)))
 
     def predict_proba(self, X: Any, *, link: Any = None) -> Any:
-        """Probabilities ``[m, c]`` in the order of ``classes_``."""
-        check_is_fitted(self, "direction_")
-        x = self._prepare(self._inputs(X, reset=False))
+        """Probabilities ``[m, c]`` in the order of ``classes_``, by its own link unless said."""
+        check_is_fitted(self)
+        x = self._prepare(as_inputs(X, self, reset=False))
         return self._probabilities(x, self._linked(link), self.temperature_).numpy()
 
     def calibrate(self, X: Any, y: Any) -> LinearizedClassifier:
-        """Set ``temperature_`` by labels that were not fitted to: the one of the least log loss."""
-        check_is_fitted(self, "direction_")
-        raw = self._inputs(X, reset=False)
-        codes = self._codes(y)
-        refuse_other_count(raw, codes)
-        x = self._prepare(raw)
+        """Set ``temperature_`` by labels that were not fitted to: the one of the least log loss.
+
+        It divides the logarithms of the probabilities that the link gives.  A part has the mean
+        alone, and so a temperature of its own.  Where every answer is right both are one.
+        """
+        check_is_fitted(self)
+        x, codes = self._labelled(X, y)
         said = self._probabilities(x, self._linked(None), 1.0)
-        found = fit_temperature(log_probabilities(said), codes)
-        # A part has the mean alone, and so a temperature of its own.
-        plain = fit_temperature(self._posterior_mean(x), codes)
-        if bool((said.argmax(1) == codes).all()):
-            warnings.warn(
-                "every label to calibrate by is predicted right, so no temperature is too low; it "
-                "stays at 1. Give more labels, or harder ones.",
-                stacklevel=2,
-            )
-            found = plain = 1.0
-        self.temperature_, self.mean_temperature_ = found, plain
+        self.temperature_ = self.mean_temperature_ = 1.0
+        if has_mistakes(said, codes):
+            self.temperature_ = fit_temperature(log_probabilities(said), codes)
+            self.mean_temperature_ = fit_temperature(self._posterior_mean(x), codes)
         return self
 
-    def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
-        """What fitting to so many inputs would take, each way; nothing large is computed.
-
-        Before a first :meth:`fit`, give an input or more and labels of all the classes to look at.
-        """
-        if X is None and y is None:
-            check_is_fitted(self, "linear_")
-            return self._planned(self._example, n)
-        self._refuse_settings()
-        one: LinearizedClassifier = clone(self)
-        raw = one._inputs(X, reset=True)
-        _, one.classes_ = as_classes(y)
-        columns = one._known_columns()
-        body = one._body(raw, columns)
-        one._linearise(body, raw, len(one.classes_), columns, offset=False)
-        return one._planned(one._prepare(raw[:1]), n)
-
-    def _begin(self, X: Any, y: Any) -> Tensor:
-        """Read the data, linearise the network for it, and give prepared inputs."""
-        raw = self._inputs(X, reset=True)
-        self.labels_, self.classes_ = as_classes(y)
-        refuse_other_count(raw, self.labels_)
-        self.temperature_ = self.mean_temperature_ = 1.0
+    def _read(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        raw = as_inputs(X, self, reset=True)
+        codes, self.classes_ = as_classes(y)
         columns = self._known_columns()
         body = self._body(raw, columns)
         self._linearise(body, raw, len(self.classes_), columns, offset=False)
         self.mean_ = self.mean
         if self.mean == "auto":
             self.mean_ = "zero" if columns is None else "network"
+        return raw, codes
+
+    def _begin(self, X: Any, y: Any) -> Tensor:
+        """Read the data, linearise the network for it, and give prepared inputs."""
+        raw, self.labels_ = self._read(X, y)
+        refuse_other_count(raw, self.labels_)
+        self.temperature_ = self.mean_temperature_ = 1.0
         x = self._prepare(raw)
         self.means_ = self._prior_mean(x, self.mean_)
         return x
@@ -297,13 +260,6 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
             self._needs_posterior()
         return str(chosen)
 
-    def _needs_posterior(self) -> None:
-        if getattr(self, "posterior_", None) is None:
-            raise TaskError(
-                "only the mean was kept of this estimator, without the data that more needs; use "
-                "link='mean', fit it again, or save it with data=True"
-            )
-
     def _known_columns(self) -> list[int] | None:
         """The part's own outputs for the classes, if it knows all of them by name."""
         known = self.model.contract.classes if isinstance(self.model, Part) else None
@@ -324,38 +280,24 @@ class LinearizedClassifier(ClassifierMixin, Linearized):  # type: ignore[misc]
                 return self.model
         return front_of(self.model, self.at).part
 
-    def _codes(self, y: Any) -> Tensor:
-        """Codes of labels that must be among the classes fitted to."""
-        given = as_labels(y).tolist()
-        places = {name: i for i, name in enumerate(self.classes_.tolist())}
-        for label in given:
-            if label not in places:
-                raise TaskError(
-                    f"{shown(label)} is not among the classes fitted to; fit again with all of them"
-                )
-        return torch.tensor([places[label] for label in given], dtype=torch.int64)
+    def _labelled(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        """Prepared inputs and codes of labels, which must be among the classes fitted to."""
+        raw = as_inputs(X, self, reset=False)
+        codes = codes_among(y, self.classes_)
+        refuse_other_count(raw, codes)
+        return self._prepare(raw), codes
 
-    def _planned(self, x: Tensor, n: int) -> Plan:
-        self._example = x[:1]
-        return plan_for(self.linear_, x[:1], n, memory=self.memory, method=self.method, labels=True)
-
-    def _settle(self, seconds: float) -> None:
+    def _settle(self, began: float) -> None:
         posterior = self.posterior_
         if isinstance(posterior, VariationalPosterior):
-            point = not bool(posterior.deviations.any())
-            self.log_evidence_ = None if point else posterior.diagnostics["elbo"]
+            self.log_evidence_ = None if self._is_point() else posterior.diagnostics["elbo"]
             constant = torch.zeros(len(self.classes_), dtype=torch.float64)
         else:
             self.log_evidence_, constant = posterior.log_evidence, posterior.constant
-        self._remember(posterior.weights, constant, self.mean_)
-        self.rows_ = int(posterior.diagnostics.get("rows", 0))
-        self.diagnostics_ = {**posterior.diagnostics, "seconds": seconds}
+        self._remember(constant, self.mean_, began)
 
     def _refuse_settings(self) -> None:
-        if self.method not in METHODS:
-            raise SettingsError(f"method is one of {', '.join(METHODS)}, got {shown(self.method)}")
-        if self.mean not in MEANS:
-            raise SettingsError(f"mean is one of {', '.join(MEANS)}, got {shown(self.mean)}")
+        super()._refuse_settings()
         if self.link != "auto":
             _refuse_link(self.link)
         self.seed_ = seed_of(self.random_state)

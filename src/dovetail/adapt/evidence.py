@@ -12,6 +12,19 @@ have to be held out.  For targets :math:`r \sim \mathcal N(0,\; s K + \sigma^2 I
 so that one decomposition and a search along a line settle both.  With a scale for each layer,
 :math:`\sum_l s_l K_l + \sigma^2 I`, the gradient :math:`\frac12 (a^\top K_l a - \operatorname{tr}
 A^{-1} K_l)` leads uphill from there.  Several tasks share a prior by adding their log evidence.
+
+For classes it is Laplace's evidence :math:`q` (:mod:`dovetail.adapt.laplace`), which depends on a
+layer's scale directly and through where the mode is.  With the dual :math:`a`, the sites' root
+:math:`R`, :math:`M = R B^{-1} R^\top` and the covariance :math:`\Sigma = K - K M K` at the mode,
+
+.. math::
+    \frac{\partial q}{\partial s_l} = \frac12 \big( a^\top K_l a - \operatorname{tr} M K_l \big)
+        - \frac12\, t^\top (I - K M) K_l a, \qquad
+    t_{ic} = \pi_{ic} \Big( u_{ic} - \sum_d \pi_{id} u_{id} \Big), \quad
+    u_i = \operatorname{diag} \Sigma_i - 2 \Sigma_i \pi_i .
+
+Without the second term, which is what moving the mode does to the likelihood's Hessian, scales end
+up several times too small.
 """
 
 from __future__ import annotations
@@ -23,18 +36,33 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
+from dovetail.adapt.laplace import mode_of
+from dovetail.adapt.posterior import centred, whitened
 from dovetail.core.errors import SettingsError, TaskError, shown
 
-__all__ = ["Problem", "Tuned", "best_on_a_line", "tune", "tune_layers"]
+__all__ = [
+    "Problem",
+    "Tuned",
+    "best_on_a_line",
+    "label_evidence",
+    "tune",
+    "tune_label_layers",
+    "tune_label_scale",
+    "tune_layers",
+]
 
 LEAST, MOST = 1e-9, 1e6
 """Between which the noise is sought, in units of the kernel's mean diagonal times the scale."""
 
-FREEDOM = 1e8
-"""How far a layer's scale may go from the common one, up or down."""
+FREEDOM, LABEL_FREEDOM = 1e8, 1e6
+"""How far a layer's scale may go from the common one, up or down: for numbers, for classes."""
+
+ROUGHLY = 1e-4
+"""How near the mode must be to compare priors by, a label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +129,13 @@ def tune(
     >>> round(found.scales[0], 2)  # the mean square is 5, of which 1 is noise
     4.0
     """
-    spectra = [_spectrum(problem) for problem in _checked(problems)]
+    _refuse_unlike(problems)
+    spectra = [_spectrum(problem) for problem in problems]
     if scale is not None and noise is not None:
         return Tuned((scale,), noise, _density(spectra, scale, noise))
-    size = _size(spectra)
+    count = sum(len(z) for _, z, _ in spectra)
+    # The yardstick of the search: the mean of the kernels' diagonals.
+    size = max(sum(float(values.sum()) for values, _, _ in spectra) / max(count, 1), 1e-300)
     moment = sum(float(z.square().sum()) for _, z, _ in spectra)
     if moment <= 0.0:  # nothing to explain: a prior of nothing is the best
         noise = LEAST * size if noise is None else noise
@@ -117,8 +148,8 @@ def tune(
             return noise / ratio, noise
         if scale is not None:
             return scale, ratio * scale
-        found = _best_scale(spectra, ratio)
-        return found, ratio * found
+        best = sum(float((z.square() / (values + ratio)).sum()) for values, z, _ in spectra) / count
+        return best, ratio * best
 
     best = best_on_a_line(
         lambda at: _density(spectra, *both(at)), math.log(LEAST), math.log(MOST), points=61
@@ -139,38 +170,135 @@ def tune_layers(
     >>> found.scales[0] > 50 and found.scales[1] < 0.1
     True
     """
-    problems = _checked(problems)
-    count = len(problems[0].kernels)
     start = tune(problems, noise=noise)
+    count = len(problems[0].kernels)
+    common = Tuned(start.scales * count, start.noise, start.log_evidence)
     if count == 1 or start.scales[0] <= 0:
-        return Tuned(start.scales * count, start.noise, start.log_evidence)
+        return common
     whites = [problem.white() for problem in problems]
-    origin = np.log(np.array([*start.scales * count, start.noise]))
+    origin = np.log(np.array([*common.scales, common.noise]))
     free = count + (noise is None)
 
-    def downhill(at: Any) -> tuple[float, Any]:
-        logs = np.concatenate([at, origin[free:]])
-        value, gradient = 0.0, np.zeros(count + 1)
-        for white in whites:
-            one, slope = _layered(white, np.exp(logs))
-            value += one
-            gradient += slope
-        return -value, -gradient[:free]
+    def evidence(logs: Any) -> tuple[float, Any]:
+        sizes = np.exp(np.concatenate([logs, origin[free:]]))
+        found = [_layered(white, sizes) for white in whites]
+        return sum(value for value, _ in found), sum(slope for _, slope in found)[:free]
 
-    span = math.log(FREEDOM)
-    bounds = [(centre - span, centre + span) for centre in origin[:free]]
-    found = minimize(
-        downhill,
-        origin[:free],
-        jac=True,
-        bounds=bounds,
-        method="L-BFGS-B",
-        options={"maxiter": steps},
+    logs, height = _uphill(evidence, origin[:free], FREEDOM, maxiter=steps)
+    if height < start.log_evidence:
+        return common
+    sizes = np.exp(np.concatenate([logs, origin[free:]]))
+    return Tuned(tuple(map(float, sizes[:count])), float(sizes[count]), height)
+
+
+def tune_label_scale(problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[float, float]:
+    """One scale for all parameters by Laplace's evidence of classes, and that evidence.
+
+    Sought from where the prior says nothing (logits of a hundredth) to where it is sure of
+    everything (logits of a hundred).
+
+    Args:
+        problems: For each task that shares the prior its kernel ``[n c, n c]`` of scale one, not
+            centred, the prior's mean ``[n, c]`` and the labels' codes ``[n]``.
+    """
+    parts = [(*_apart((kernel,), mean.shape[1]), mean, labels) for kernel, mean, labels in problems]
+    size = sum(float(varied.diagonal().mean()) for _, (varied,), _, _ in parts) / len(parts)
+    whole = sum(float(kernel.diagonal().mean()) for kernel, _, _ in problems) / len(problems)
+    if not size > 1e-9 * whole:  # what is left is rounding
+        raise TaskError(
+            "the network's outputs move alike for all these inputs, whatever parameters move: "
+            "there is nothing to tell them apart by"
+        )
+    starts: list[Tensor | None] = [None] * len(parts)
+
+    def height(log_scale: float) -> float:
+        total = 0.0
+        for i, (constant, (varied,), mean, labels) in enumerate(parts):
+            scaled = varied * math.exp(log_scale) + constant
+            starts[i], _, _, evidence = mode_of(scaled, mean, labels, starts[i], enough=ROUGHLY)
+            total += evidence
+        return total
+
+    low, high = math.log(1e-4 / size), math.log(1e4 / size)
+    best = best_on_a_line(height, low, high, points=9, digits=0.3)
+    return math.exp(best), height(best)
+
+
+def tune_label_layers(
+    kernels: tuple[Tensor, ...], mean: Tensor, labels: Tensor, *, steps: int = 20
+) -> tuple[tuple[float, ...], float]:
+    """A scale for each layer, uphill from the best common one, and the evidence there.
+
+    Args:
+        kernels: A layer's each, ``[n c, n c]`` of scale one, not centred.
+        mean: The prior's mean ``[n, c]``.
+        labels: Codes ``[n]``.
+        steps: The most.
+    """
+    common, least = tune_label_scale([(torch.stack(kernels).sum(0), mean, labels)])
+    constant, varied = _apart(kernels, mean.shape[1])
+    start: Tensor | None = None
+
+    def evidence(logs: Any) -> tuple[float, Any]:
+        nonlocal start
+        scales = np.exp(logs)
+        value, slopes, start = label_evidence(
+            constant, varied, scales.tolist(), mean, labels, start
+        )
+        return value, np.array(slopes) * scales
+
+    origin = np.full(len(kernels), math.log(common))
+    logs, height = _uphill(evidence, origin, LABEL_FREEDOM, maxiter=steps, ftol=1e-4)
+    if height < least:
+        return (common,) * len(kernels), least
+    return tuple(map(float, np.exp(logs))), height
+
+
+def label_evidence(
+    constant: Tensor,
+    kernels: Sequence[Tensor],
+    scales: Sequence[float],
+    mean: Tensor,
+    labels: Tensor,
+    start: Tensor | None = None,
+) -> tuple[float, list[float], Tensor]:
+    r"""Laplace's evidence for :math:`K = K_0 + \sum_l s_l K_l`, its slopes, and the dual.
+
+    Args:
+        constant: :math:`K_0`, ``[n c, n c]``.
+        kernels: :math:`K_l`.
+        scales: :math:`s_l`.
+        mean: The prior's mean ``[n, c]``.
+        labels: Codes ``[n]``.
+        start: A dual to begin with.
+    """
+    n, classes = mean.shape
+    whole = constant.clone()
+    for scale, kernel in zip(scales, kernels, strict=True):
+        whole += scale * kernel
+    dual, root, lower, value = mode_of(whole, mean, labels, start)
+    eye = torch.eye(len(whole), dtype=whole.dtype, device=whole.device)
+    half = torch.linalg.solve_triangular(lower, whitened(root, eye), upper=False)
+    sites = half.T @ half  # M
+    explained = half @ whole
+    blocks = torch.stack(
+        [
+            whole[i : i + classes, i : i + classes]
+            - explained[:, i : i + classes].T @ explained[:, i : i + classes]
+            for i in range(0, n * classes, classes)
+        ]
     )
-    if not np.isfinite(found.fun) or -found.fun < start.log_evidence:
-        return Tuned(start.scales * count, start.noise, start.log_evidence)
-    sizes = np.exp(np.concatenate([found.x, origin[free:]]))
-    return Tuned(tuple(map(float, sizes[:count])), float(sizes[count]), -float(found.fun))
+    chances = F.one_hot(labels, classes).to(dual) - dual
+    push = blocks.diagonal(dim1=1, dim2=2) - 2 * (blocks @ chances[:, :, None])[:, :, 0]
+    bend = (chances * (push - (chances * push).sum(1, keepdim=True))).flatten()
+    flat = dual.flatten()
+    back = bend - sites @ (whole @ bend)  # (I - M K) t, for all layers at once
+    slopes = []
+    for kernel in kernels:
+        moved = kernel @ flat
+        direct = float(flat @ moved) - float((sites * kernel).sum())
+        slopes.append(0.5 * (direct - float(back @ moved)))
+    return value, slopes, dual
 
 
 def best_on_a_line(
@@ -193,6 +321,21 @@ def best_on_a_line(
     return float(found.x) if -found.fun >= heights[top] else float(grid[top])
 
 
+def _uphill(
+    evidence: Callable[[Any], tuple[float, Any]], origin: Any, freedom: float, **options: float
+) -> tuple[Any, float]:
+    """Logarithms of higher evidence, by its slopes, and how high; no more than a factor away."""
+
+    def downhill(logs: Any) -> tuple[float, Any]:
+        value, slopes = evidence(logs)
+        return -value, -slopes
+
+    span = math.log(freedom)
+    bounds = [(centre - span, centre + span) for centre in origin]
+    found = minimize(downhill, origin, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+    return found.x, -float(found.fun) if np.isfinite(found.fun) else -math.inf
+
+
 Spectrum = tuple[Tensor, Tensor, float]
 
 
@@ -202,17 +345,6 @@ def _spectrum(problem: Problem) -> Spectrum:
     kernel = kernels[0] if len(kernels) == 1 else torch.stack(kernels).sum(0)
     values, basis = torch.linalg.eigh(kernel)
     return values.clamp(min=0.0), basis.T @ target, log_root
-
-
-def _size(spectra: Sequence[Spectrum]) -> float:
-    """The mean of the kernels' diagonals, as a yardstick."""
-    total = sum(float(values.sum()) for values, _, _ in spectra)
-    return max(total / max(sum(len(values) for values, _, _ in spectra), 1), 1e-300)
-
-
-def _best_scale(spectra: Sequence[Spectrum], ratio: float) -> float:
-    total = sum(float((z.square() / (values + ratio)).sum()) for values, z, _ in spectra)
-    return total / sum(len(z) for _, z, _ in spectra)
 
 
 def _density(spectra: Sequence[Spectrum], scale: float, noise: float) -> float:
@@ -246,7 +378,7 @@ def _layered(white: tuple[tuple[Tensor, ...], Tensor, float], sizes: Any) -> tup
     return value, np.array(slopes)
 
 
-def _checked(problems: Sequence[Problem]) -> Sequence[Problem]:
+def _refuse_unlike(problems: Sequence[Problem]) -> None:
     if not problems:
         raise SettingsError("there is no task to tune the prior on")
     if len({len(problem.kernels) for problem in problems}) != 1:
@@ -258,4 +390,9 @@ def _checked(problems: Sequence[Problem]) -> Sequence[Problem]:
                     f"a kernel of shape {shown(list(kernel.shape))} does not belong to "
                     f"{len(problem.target)} targets"
                 )
-    return problems
+
+
+def _apart(kernels: Sequence[Tensor], classes: int) -> tuple[Tensor, list[Tensor]]:
+    """The kernel of the constants, and what varies of each layer's."""
+    constant = centred(torch.zeros_like(kernels[0]), classes)
+    return constant, [centred(kernel, classes) - constant for kernel in kernels]

@@ -9,16 +9,14 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dovetail.adapt.front import front_of, with_head
-from dovetail.adapt.networks import default_network
-from dovetail.core.errors import ContractError, CutError, SettingsError, TaskError, shown
+from dovetail.adapt.networks import default_network, front_of, with_head
+from dovetail.core.errors import ContractError, CutError, SettingsError, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import chosen_parameters
 from dovetail.measure.estimator_inputs import (
@@ -29,13 +27,13 @@ from dovetail.measure.estimator_inputs import (
     refuse_other_count,
     seed_of,
 )
+from dovetail.measure.estimators import Classifier, Regressor
 from dovetail.measure.forward import outputs_of
-from dovetail.measure.temperature import fit_temperature
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import cut, output_point
+from dovetail.parts.facts import Origin
 from dovetail.parts.heads import copy_by_class, head_like
 from dovetail.parts.joining import join
-from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.splits import stratified_split
 from dovetail.tasks.task import Task
@@ -47,7 +45,7 @@ KINDS = ("classes", "regression")
 PATIENCE = 10
 
 
-class FineTuned(BaseEstimator):  # type: ignore[misc]
+class FineTuned(Classifier, Regressor):
     """Train a copy of a part on a few labels, behind a new head.
 
     A part that knows the classes by name, or gives as many numbers as are wanted, keeps its own
@@ -68,7 +66,7 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         random_state: Of the head, the order of the labels, and which are held out.
 
     After :meth:`fit`: ``classes_`` (of classes), ``part_``, ``record_`` of the training,
-    ``temperature_``, ``seconds_``.
+    ``temperature_``, ``seconds_``.  Error bars of numbers there are after :meth:`calibrate`.
 
     >>> x = [[0.0], [0.2], [0.4], [2.0], [2.2], [2.4]]
     >>> model = FineTuned(steps=60).fit(x, ["low"] * 3 + ["high"] * 3)
@@ -112,7 +110,7 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
             names: tuple[str, ...] | None = class_names(self.classes_)
             width = len(self.classes_)
         else:
-            targets, self.was_flat_ = as_numbers(y)
+            targets, self.flat_ = as_numbers(y)
             names, width = None, targets.shape[1]
         refuse_other_count(raw, targets)
         model = default_network(raw, width, seed=seed) if self.model is None else self.model
@@ -137,42 +135,39 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         tuned = fit.part.module.requires_grad_(True)
         origin = replace(fit.part.origin, parents=(part.digest,), task=None, task_fingerprint=None)
         self.part_ = fit.part.changed(module=tuned, origin=origin)
-        self.temperature_ = 1.0
+        self.temperature_, self.deviation_scale_ = 1.0, None
         self.seconds_ = time.perf_counter() - began
         return self
 
     def logits(self, X: Any) -> Tensor:
         """What the network gives, ``[m, c]`` or ``[m, k]``, float64, before any temperature."""
-        check_is_fitted(self, "part_")
+        check_is_fitted(self)
         return outputs_of(self.part_, as_inputs(X, self, reset=False)).double()
 
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each input, or its numbers."""
-        outputs = self.logits(X)
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The most probable class of each input; or its numbers, as every regressor tells them."""
         if self.kind == "classes":
-            return self.classes_[outputs.argmax(1).numpy()]
-        return (outputs[:, 0] if self.was_flat_ else outputs).numpy()
+            return Classifier.predict(self, X)
+        return Regressor.predict(self, X, return_std, return_cov)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities ``[m, c]`` in the order of ``classes_``."""
-        return (self._class_logits(X) / self.temperature_).softmax(1).numpy()
+        if self.kind != "classes":
+            raise SettingsError("numbers have no probabilities; this was fitted as a regression")
+        return super().predict_proba(X)
 
-    def calibrate(self, X: Any, y: Any) -> FineTuned:
-        """Set ``temperature_`` by labels that were not trained on: the one of least log loss."""
-        logits = self._class_logits(X)
-        places = {name: i for i, name in enumerate(self.classes_.tolist())}
-        given = y.tolist() if isinstance(y, Tensor) else list(y)
-        if unknown := [label for label in given if label not in places]:
-            raise TaskError(f"{shown(unknown[0])} is not among the classes trained on")
-        codes = torch.tensor([places[label] for label in given])
-        right = bool((logits.argmax(1) == codes).all())
-        # Where every answer is right no temperature is too low, and nothing was learnt of errors.
-        self.temperature_ = 1.0 if right else fit_temperature(logits, codes)
+    def calibrate(self, X: Any, y: Any) -> Self:
+        """Set the temperature of classes, or the deviations of numbers, by data not trained on."""
+        self._kind.calibrate(self, X, y)
         return self
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy, or of numbers :math:`R^2`."""
+        return float(self._kind.score(self, X, y, sample_weight))
 
     def to_part(self) -> Part:
         """The trained network with its head as a part, the temperature in the head's weights."""
-        check_is_fitted(self, "part_")
+        check_is_fitted(self)
         if self.temperature_ == 1.0:
             return self.part_
         module = copy.deepcopy(self.part_.module)
@@ -191,11 +186,21 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         settings = {**origin.settings, "temperature": self.temperature_}
         return self.part_.changed(module=module, origin=replace(origin, settings=settings))
 
-    def _class_logits(self, X: Any) -> Tensor:
-        check_is_fitted(self, "part_")
-        if self.kind != "classes":
-            raise SettingsError("numbers have no probabilities; this was fitted as a regression")
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "part_")
+
+    @property
+    def _kind(self) -> Any:
+        return Classifier if self.kind == "classes" else Regressor
+
+    def _means(self, X: Any) -> Tensor:
         return self.logits(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.kind != "classes":
+            tags.estimator_type, tags.classifier_tags = "regressor", None
+        return tags
 
     def _with_head(
         self, part: Part, raw: Tensor, names: tuple[str, ...] | None, width: int

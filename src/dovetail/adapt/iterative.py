@@ -10,8 +10,8 @@ With :math:`K = J S J^\top` and noise variances :math:`N` the dual weights solve
 and :math:`\bar w = S J^\top a`.  A product with :math:`K` is one with :math:`J^\top` and one with
 :math:`J`, :math:`4 n o p` operations; neither matrix is formed.  Exact columns of :math:`K` at some
 random landmarks make the preconditioner, without which nothing converges
-(:mod:`dovetail.linalg.nystrom`).  The residual is measured in the norm of the second form; what
-does not reach the tolerance is an error, never an answer.
+(:mod:`dovetail.linalg.conjugate_gradients`).  The residual is measured in the norm of the second
+form; what does not reach the tolerance is an error, never an answer.
 
 Variances need a solution for every new output.  For **any** matrix :math:`V`
 
@@ -37,18 +37,16 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from dovetail.adapt.observations import checked_observations
 from dovetail.adapt.posterior import (
     FunctionPosterior,
+    as_observations,
     condition_on_functions,
     scaled,
     without_negatives,
 )
-from dovetail.adapt.refinement import Refined, refined
 from dovetail.core.errors import ContractError, SettingsError, shown
 from dovetail.core.seeds import generator
-from dovetail.linalg.cg import Operator, columnwise
-from dovetail.linalg.nystrom import Nystrom
+from dovetail.linalg.conjugate_gradients import Nystrom, Operator, Refined, columnwise, refined
 from dovetail.linalg.tangent import TangentFeatures
 
 __all__ = ["IterativePosterior", "Rank", "condition_iteratively", "rank_for"]
@@ -67,23 +65,6 @@ class _How:
     seed: int
     dtype: torch.dtype
     progress: Callable[[str], None] | None
-
-    def solved(
-        self,
-        system: Callable[[torch.dtype], Operator],
-        right: Tensor,
-        preconditioner: Nystrom,
-        begun: Tensor | None = None,
-    ) -> Refined:
-        return refined(
-            system,
-            right,
-            preconditioner=preconditioner,
-            tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
-            dtype=self.dtype,
-            begun=begun,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +137,7 @@ class IterativePosterior:
             residual: Their targets less the prior's mean, ``[m, o]``.
             noise: Variances ``[m, o]``.
         """
-        residual, noise = checked_observations(new, residual, noise, self.scales)
+        residual, noise = as_observations(new, residual, noise, self.scales)
         self._refuse_others(new)
         return _conditioned(
             (*self.features, new),
@@ -179,9 +160,8 @@ class IterativePosterior:
         self._refuse_others(new)
         root = self.noise.rsqrt()
         columns = _whitened_columns(self.features, root, new, self.scales)
-        system = _system(self.features, root, self.scales, self.how)
-        found = self.how.solved(system, columns, self.preconditioner)
-        return columns, found.solution, found.image
+        result = _solution(self.features, root, self.scales, columns, self.preconditioner, self.how)
+        return columns, result.solution, result.image
 
     def _refuse_others(self, new: TangentFeatures) -> None:
         mine = self.features[0]
@@ -218,7 +198,7 @@ def condition_iteratively(
             ``8 n o`` bytes each, four times over while it is made.
         max_iterations: Products allowed.
         dtype: In which products are taken to begin with; the network's own unless said.  Residuals
-            are float64 in any case (:mod:`dovetail.adapt.refinement`).
+            are float64 in any case (:func:`dovetail.linalg.conjugate_gradients.refined`).
         seed: Of the choice of landmarks.
         progress: Called with a few words after every product.
 
@@ -231,7 +211,7 @@ def condition_iteratively(
     >>> fit.weights.round(decimals=4), fit.diagnostics["residual"] < 0.01
     (tensor([0.5000], dtype=torch.float64), True)
     """
-    residual, noise = checked_observations(features, residual, noise, scales)
+    residual, noise = as_observations(features, residual, noise, scales)
     if not (isinstance(tolerance, float) and 0 < tolerance < 1):
         raise SettingsError(f"tolerance lies between 0 and 1, got {shown(tolerance)}")
     if dtype is None:
@@ -279,16 +259,15 @@ def _conditioned(
     rows = (landmarks[:, None] * o + torch.arange(o)).flatten()
     preconditioner = Nystrom(columns, rows, 1.0)
     del columns
-    system = _system(features, root, scales, how)
     right = (root * residual).reshape(-1, 1)
     start = None if begun is None else (begun / root).reshape(-1, 1)
-    found = how.solved(system, right, preconditioner, start)
-    dual = found.solution.reshape(n, o) * root
+    result = _solution(features, root, scales, right, preconditioner, how, start)
+    dual = result.solution.reshape(n, o) * root
     facts = {
         "method": "cg",
         "rows": n * o,
-        "residual": found.residual,
-        "iterations": found.iterations,
+        "residual": result.residual,
+        "iterations": result.iterations,
         "rank": preconditioner.rank,
         "bytes": n * o * preconditioner.rank * 8,
         "seconds": time.perf_counter() - began,
@@ -308,10 +287,16 @@ def _conditioned(
     )
 
 
-def _system(
-    features: tuple[TangentFeatures, ...], root: Tensor, scales: Mapping[str, float], how: _How
-) -> Callable[[torch.dtype], Operator]:
-    r"""Multiplication of columns ``[n o, k]`` by :math:`B`, in the type asked for."""
+def _solution(
+    features: tuple[TangentFeatures, ...],
+    root: Tensor,
+    scales: Mapping[str, float],
+    right: Tensor,
+    preconditioner: Nystrom,
+    how: _How,
+    begun: Tensor | None = None,
+) -> Refined:
+    r"""Solve :math:`B V = C`, columns ``[n o, k]``; ``root`` is :math:`N^{-1/2}` ``[n, o]``."""
     products = count(1)
 
     def system(dtype: torch.dtype) -> Operator:
@@ -324,7 +309,15 @@ def _system(
 
         return columnwise(product)
 
-    return system
+    return refined(
+        system,
+        right,
+        preconditioner=preconditioner,
+        tolerance=how.tolerance,
+        max_iterations=how.max_iterations,
+        dtype=how.dtype,
+        begun=begun,
+    )
 
 
 def _weights(

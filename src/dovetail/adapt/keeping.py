@@ -17,90 +17,159 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from dovetail.adapt.front import front_of
-from dovetail.adapt.kept_facts import Facts, structure_digest, taken
-from dovetail.adapt.kept_posterior import together
-from dovetail.adapt.linear_model import LinearModel
-from dovetail.adapt.networks import network_of
+from dovetail.adapt.kept_posterior import Kept, apart, together
+from dovetail.adapt.linear_model import LinearModel, Readout
+from dovetail.adapt.networks import front_of, network_of
+from dovetail.adapt.plan import Plan
 from dovetail.adapt.priors import Chosen
-from dovetail.adapt.readout import Readout
-from dovetail.core.errors import DovetailError, FormatError, first_line, shown
-from dovetail.core.files import read_plain, sha256_of, whole_folder
-from dovetail.core.memory import refuse_beyond_memory
-from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, read_json
+from dovetail.core.errors import (
+    DovetailError,
+    FormatError,
+    SettingsError,
+    argument,
+    first_line,
+    shown,
+)
+from dovetail.core.folders import (
+    Manifest,
+    check_hash,
+    check_sizes,
+    longest_header,
+    open_tensors,
+    read_listed,
+    read_manifest,
+    tensor_bytes,
+    write_folder,
+)
+from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, to_plain
+from dovetail.parts.contract import Contract
+from dovetail.parts.modules import dtype_name, structure_of
 from dovetail.parts.part import Part, as_part
-from dovetail.parts.weights import check_header, dtype_name
 
 if TYPE_CHECKING:
-    from dovetail.adapt.linearized import Linearized
+    from dovetail.adapt.linearized import LinearizedEstimator
 
-__all__ = ["read_estimator", "write_estimator"]
+__all__ = ["read_estimator", "structure_digest", "write_estimator"]
 
-E = TypeVar("E", bound="Linearized")
+E = TypeVar("E", bound="LinearizedEstimator")
 
 FORMAT = 1
-_CONTENTS, _FACTS, _STATE, _BODY = (
-    "contents.json",
-    "estimator.json",
-    "state.safetensors",
-    "body",
-)
+_CONTENTS, _FACTS, _STATE, _BODY = "contents.json", "estimator.json", "state.safetensors", "body"
 
 MOST_NUMBERS = 2**28
 """Of one input; a larger one is not of our making."""
 
+DTYPES = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
+    *("float32", "float64", "str", "object"),
+}
+"""Of arrays of classes; an array of objects holds text or numbers."""
+
+
+OF_ALL = ("follows_network", "log_evidence", "rows", "plan", "diagnostics")
+OF_NUMBERS, OF_CLASSES = ("noise",), ("temperature", "mean_temperature", "seed")
+"""Facts that estimators have as attributes of these names, with an underscore."""
+
 
 @dataclass(frozen=True)
-class _File:
-    sha256: str
-    size: int
+class Body:
+    """The network: where it is, and by what it is known again."""
+
+    digest: str
+    structure: str
+    contract: Contract
+    kept: bool
 
 
 @dataclass(frozen=True)
-class _Contents:
-    format: int
-    files: dict[str, _File]
+class Classes:
+    """An array of classes.
+
+    >>> Classes((3, 7), "int8").array()
+    array([3, 7], dtype=int8)
+    """
+
+    names: tuple[bool | int | float | str, ...]
+    dtype: str
+
+    def array(self) -> Any:
+        """The classes as the labels came."""
+        if self.dtype not in DTYPES or len(self.names) < 2:
+            raise FormatError(f"no classes of {shown(self.dtype)} are known")
+        try:
+            return np.array(self.names, dtype=self.dtype)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise FormatError(f"classes: {first_line(error)}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What an estimator is, but for its tensors: names and numbers that JSON holds."""
+
+    estimator: str
+    settings: dict[str, Any]
+    model_given: bool
+    body: Body
+    names: tuple[str, ...]
+    outputs: int
+    projected: bool
+    example: tuple[int, ...]
+    mean: str
+    follows_network: bool
+    prior: dict[str, float]
+    scales: dict[str, float]
+    scales_shown: dict[str, float]
+    noise: float = 1.0
+    log_evidence: float | None
+    rows: int
+    plan: Plan
+    diagnostics: dict[str, Any]
+    features_in: int | None = None
+    feature_names: tuple[str, ...] | None = None
+    was_flat: bool = False
+    classes: Classes | None = None
+    temperature: float = 1.0
+    mean_temperature: float = 1.0
+    seed: int = 0
+    posterior: Kept | None = None
+    deviation_scale: tuple[float, ...] | None = None
 
 
 def write_estimator(
-    estimator: Linearized, folder: str | Path, *, data: bool, overwrite: bool
+    estimator: LinearizedEstimator, folder: str | Path, *, data: bool, overwrite: bool
 ) -> Path:
-    """Write a fitted estimator; see :meth:`Linearized.save`."""
+    """Write a fitted estimator; see :meth:`LinearizedEstimator.save`."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FormatError(f"{folder} is a file; choose a new folder")
     if folder.exists() and any(folder.iterdir()) and not (folder / _CONTENTS).is_file():
         raise FormatError(f"{folder} holds other files; choose a new folder")
-    facts, tensors = taken(estimator, data)
-    files = {
-        _FACTS: dumps(facts).encode(),
-        _STATE: save({n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()}),
-    }
+    facts, tensors = _taken(estimator, data)
+    files = {_FACTS: dumps(facts).encode(), _STATE: tensor_bytes(tensors)}
     if len(files[_FACTS]) > MOST_BYTES:  # nobody could read it again
         raise FormatError(f"{_FACTS} would have {len(files[_FACTS])} bytes; move fewer parameters")
+
+    def add_body(hidden: Path) -> None:
+        if facts.body.kept:
+            estimator.body_.save_pretrained(hidden / _BODY)
+
     try:
-        with whole_folder(folder, replace=overwrite) as hidden:
-            for name, content in files.items():
-                (hidden / name).write_bytes(content)
-            listed = {n: _File(sha256_of(hidden / n), len(each)) for n, each in files.items()}
-            (hidden / _CONTENTS).write_text(dumps(_Contents(FORMAT, listed)))
-            if facts.body.kept:
-                estimator.body_.save_pretrained(hidden / _BODY)
+        write_folder(folder, _CONTENTS, FORMAT, files, replace=overwrite, fill=add_body)
     except FileExistsError:
-        raise FormatError(f"{folder} is there already; pass overwrite=True") from None
+        raise FormatError(
+            f"{folder} is there already; pass {argument('overwrite', True)}"
+        ) from None
     return folder
 
 
 def read_estimator(kind: type[E], folder: str | Path, model: Part | nn.Module | None) -> E:
-    """Read an estimator back; see :meth:`Linearized.load`."""
+    """Read an estimator back; see :meth:`LinearizedEstimator.load`."""
     folder = Path(folder)
     facts = _read_facts(folder)
     if facts.estimator != kind.__name__:
@@ -113,27 +182,12 @@ def read_estimator(kind: type[E], folder: str | Path, model: Part | nn.Module | 
 def _read_facts(folder: Path) -> Facts:
     if not (folder / _CONTENTS).is_file():
         raise FormatError(f"{folder}: no estimator is kept there")
-    raw = read_json(folder / _CONTENTS, links=False)
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if found != FORMAT:
-        raise FormatError(
-            f"{folder}: format {shown(found)}, this dovetail reads {FORMAT}; update dovetail"
-        )
-    listed = from_plain(_Contents, raw, _CONTENTS).files
-    if set(listed) != {_FACTS, _STATE}:
+    files = read_manifest(Manifest, folder, _CONTENTS, FORMAT, "estimator").files
+    if set(files) != {_FACTS, _STATE}:
         raise FormatError(f"{folder / _CONTENTS}: does not list the files of an estimator")
-    data = read_plain(folder / _FACTS, most_bytes=MOST_BYTES, links=False)
-    state = folder / _STATE
-    if state.is_symlink() or not state.is_file():
-        raise FormatError(f"{state}: missing, or not a plain file")
-    refuse_beyond_memory(state.stat().st_size, state)
-    hashes = {
-        _FACTS: _File(hashlib.sha256(data).hexdigest(), len(data)),
-        _STATE: _File(sha256_of(state), state.stat().st_size),
-    }
-    for name, expected in listed.items():
-        if hashes[name] != expected:
-            raise FormatError(f"{folder / name}: differs from what was written; save it again")
+    check_sizes(folder, files, {_FACTS: MOST_BYTES})
+    check_hash(folder / _STATE, files[_STATE])
+    data = read_listed(folder / _FACTS, files[_FACTS], most_bytes=MOST_BYTES)
     return from_plain(Facts, parse_json(data, str(folder / _FACTS)), _FACTS)
 
 
@@ -162,10 +216,8 @@ def _given(model: Part | nn.Module, facts: Facts) -> Part:
     except DovetailError:  # it cannot be cut there, so it was not
         pass
     for part in found:
-        if (
-            part.digest == facts.body.digest
-            and structure_digest(part.module) == facts.body.structure
-        ):
+        known = (facts.body.digest, facts.body.structure)
+        if (part.digest, structure_digest(part.module)) == known:
             return part.changed(contract=facts.body.contract)
     raise FormatError(
         "the model given is not the one that the estimator was fitted with: its weights or its "
@@ -180,15 +232,10 @@ def _read_state(path: Path, facts: Facts) -> dict[str, Tensor]:
             raise FormatError(f"{path}: no posterior has {facts.posterior.blocks} blocks of data")
         wanted += [f"posterior.{name}" for name in facts.posterior.names]
         wanted += [] if facts.classes is None else ["labels", "means"]
-    check_header(path, wanted)
-    try:
-        with safe_open(path, framework="pt") as file:
-            if set(file.keys()) != set(wanted):
-                strange = sorted(set(file.keys()) ^ set(wanted))
-                raise FormatError(f"{path}: tensor {shown(strange[0])} is missing or not wanted")
-            return {name: file.get_tensor(name) for name in wanted}
-    except (SafetensorError, OSError) as error:
-        raise FormatError(f"{path}: not a safetensors file ({first_line(error)})") from None
+    with open_tensors(path, longest_header(wanted)) as file:
+        if strange := sorted(set(file.keys()) ^ set(wanted)):
+            raise FormatError(f"{path}: tensor {shown(strange[0])} is missing or not wanted")
+        return {name: file.get_tensor(name) for name in wanted}
 
 
 def _restored(
@@ -211,12 +258,10 @@ def _restored(
     estimator.linear_ = LinearModel(estimator.network_, list(facts.names))
     estimator.direction_, estimator.constant_ = tensors["direction"], tensors["constant"]
     _must_be(estimator.direction_, (estimator.linear_.size,), "direction")
-    estimator.follows_network_ = facts.follows_network
     estimator.prior_ = Chosen(facts.prior, facts.noise if facts.classes is None else 1.0)
     estimator._scales, estimator.scales_ = facts.scales, facts.scales_shown
-    estimator.log_evidence_, estimator.rows_ = facts.log_evidence, facts.rows
-    estimator.plan_ = facts.plan
-    estimator.diagnostics_ = facts.diagnostics
+    for name in (*OF_ALL, *(OF_NUMBERS if facts.classes is None else OF_CLASSES)):
+        setattr(estimator, f"{name}_", getattr(facts, name))
     if min(facts.example, default=1) < 1 or math.prod(facts.example) > MOST_NUMBERS:
         raise FormatError(f"{_FACTS}: no input has the shape {shown(facts.example)}")
     estimator._example = torch.zeros(1, *facts.example)
@@ -225,12 +270,13 @@ def _restored(
     if facts.feature_names is not None:
         estimator.feature_names_in_ = np.array(facts.feature_names, dtype=object)
     if facts.classes is None:
-        estimator.noise_, estimator.was_flat_ = facts.noise, facts.was_flat
-        estimator.centre_ = estimator.constant_
+        estimator.flat_, estimator.centre_ = facts.was_flat, estimator.constant_
+        scale = torch.tensor(facts.deviation_scale or (1.0,) * facts.outputs, dtype=torch.float64)
+        if len(scale) != facts.outputs or not bool((scale.isfinite() & (scale > 0)).all()):
+            raise FormatError(f"{_FACTS}: deviation_scale is a factor above 0 for each output")
+        estimator.deviation_scale_ = scale
     else:
-        estimator.classes_ = facts.classes.array()
-        estimator.temperature_, estimator.mean_ = facts.temperature, facts.mean
-        estimator.mean_temperature_, estimator.seed_ = facts.mean_temperature, facts.seed
+        estimator.classes_, estimator.mean_ = facts.classes.array(), facts.mean
     if facts.posterior is not None:
         held = {
             name.removeprefix("posterior."): tensor
@@ -264,3 +310,89 @@ def _must_be(tensor: Tensor, shape: tuple[int, ...], name: str) -> None:
             f"{_STATE}: {name!r} is {dtype_name(tensor.dtype)} {list(tensor.shape)}, expected "
             f"float64 {list(shape)}"
         )
+
+
+def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str, Tensor]]:
+    """Facts and tensors of a fitted estimator, with the posterior if its data are to be kept."""
+    body, has = estimator.body_, vars(estimator)
+    projection = estimator.network_.projection
+    tensors = {"direction": estimator.direction_, "constant": estimator.constant_}
+    if projection is not None:
+        tensors["projection"] = projection
+    kept, scale, names = None, has.get("deviation_scale_"), has.get("feature_names_in_")
+    if data and has.get("posterior_") is not None:
+        kept, held = apart(estimator.posterior_)
+        tensors |= {f"posterior.{name}": tensor for name, tensor in held.items()}
+        if "labels_" in has:
+            tensors |= {"labels": has["labels_"], "means": has["means_"]}
+    facts = Facts(
+        estimator=type(estimator).__name__,
+        settings=_settings(estimator),
+        model_given=estimator.model is not None,
+        body=Body(
+            body.digest, structure_digest(body.module), body.contract, body.recipe is not None
+        ),
+        names=tuple(estimator.linear_.names),
+        outputs=len(estimator.constant_),
+        projected=projection is not None,
+        example=tuple(estimator._example.shape[1:]),
+        mean=str(has.get("mean_", estimator.mean)),
+        prior=dict(has["prior_"].scales),
+        scales=dict(has["_scales"]),
+        scales_shown=dict(has["scales_"]),
+        features_in=has.get("n_features_in_"),
+        feature_names=None if names is None else tuple(str(name) for name in names),
+        was_flat=has.get("flat_", False),
+        deviation_scale=None if scale is None else tuple(scale.tolist()),
+        classes=_classes(estimator),
+        posterior=kept,
+        **{n: has[f"{n}_"] for n in (*OF_ALL, *OF_NUMBERS, *OF_CLASSES) if f"{n}_" in has},
+    )
+    return facts, tensors
+
+
+def _settings(estimator: LinearizedEstimator) -> dict[str, Any]:
+    """The arguments but for the model, as JSON."""
+    settings = estimator.get_params(deep=False)
+    del settings["model"]
+    if callable(settings["params"]):  # what it chose is known
+        moved = (name for name in estimator.linear_.names if name.startswith("body."))
+        settings["params"] = [name.removeprefix("body.") for name in moved]
+    if isinstance(settings["projection"], np.ndarray | Tensor):
+        settings["projection"] = np.asarray(settings["projection"]).tolist()
+    settings["at"] = None if settings["at"] is None else str(settings["at"])
+    plain = {}
+    for name, value in settings.items():
+        value = value.item() if isinstance(value, np.generic) else value
+        try:
+            plain[name] = to_plain(value)
+        except TypeError:
+            raise SettingsError(
+                f"{name}={shown(value)} cannot be written to a file; exchange it first, by "
+                f"set_params({name}=...)"
+            ) from None
+    return plain
+
+
+def _classes(estimator: LinearizedEstimator) -> Classes | None:
+    classes = getattr(estimator, "classes_", None)
+    if classes is None:
+        return None
+    dtype = {"U": "str", "O": "object"}.get(classes.dtype.kind, classes.dtype.name)
+    listed = classes.tolist()
+    plain = all(isinstance(each, bool | int | float | str) for each in listed)
+    if dtype not in DTYPES or not plain:
+        raise SettingsError(
+            f"classes of dtype {classes.dtype} cannot be written to a file; fit to labels that are "
+            "text or numbers"
+        )
+    return Classes(tuple(listed), dtype)
+
+
+def structure_digest(module: nn.Module) -> str:
+    """The sha256 of a network's layers and settings, which its weights do not tell.
+
+    >>> structure_digest(nn.ReLU()) == structure_digest(nn.Tanh())
+    False
+    """
+    return hashlib.sha256("\n".join(structure_of(module)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-r"""Classes: Laplace's approximation with the whole Hessian of the likelihood.
+r"""Classes: Laplace's approximation with the whole Hessian of the likelihood, and its links.
 
 Labels have probabilities :math:`\pi = \operatorname{softmax}(g(x))` and :math:`g` the linear
 model's prior.  Newton's method finds the mode :math:`\hat g = m + K a` of the posterior, and the
@@ -11,29 +11,46 @@ Gaussian there has the sites
 All of :math:`W_i` is kept: its off-diagonal part says that classes exclude each other.  At the mode
 :math:`a = y - \pi`, and the log evidence is
 :math:`\log p(y \mid \hat g) - \frac12 a^\top K a - \frac12 \log |I + R^\top K R|`.
+
+From a Gaussian over logits to probabilities of classes,
+
+.. math:: p(c) = \int \operatorname{softmax}(g)_c \; \mathcal N(g \mid \mu, \Sigma) \, dg
+
+has no closed form.  The link ``"mc"`` draws :math:`g`; ``"probit"`` shrinks each mean by its
+uncertainty, :math:`\mu_c / \sqrt{1 + \pi v_c / 8}`; ``"mean"`` forgets the uncertainty.  What all
+classes have in common does not change a softmax, so :math:`v` is the variance of :math:`g_c` less
+the mean of the others; with two classes that is MacKay's formula for the difference of their
+logits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from dovetail.adapt.posterior import FunctionPosterior, centred, factor, whitened
-from dovetail.linalg.cg import ConvergenceError
+from dovetail.core.errors import SettingsError, nearest
+from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.tangent import TangentFeatures
 
 __all__ = [
+    "Link",
     "condition_on_labels",
     "mode_of",
+    "probabilities",
     "site_roots",
     "with_more_labels",
 ]
 
+Link = Literal["mc", "probit", "mean"]
+
+DRAWS = 512  # evenly spread, which is worth many times as many at random
 MOST_STEPS = 100
 ENOUGH_BY_ROUNDING = 1e-6
 ENOUGH = 1e-10
@@ -150,20 +167,7 @@ def condition_on_labels(
     rows = mean.numel()
     if kernel is None:
         kernel = features.gram(scales=scales).reshape(rows, rows)
-    used = centred(kernel, mean.shape[1])
-    dual, root, lower, log_evidence = mode_of(used, mean, labels, start)
-    facts = _facts(lower)
-    return FunctionPosterior(
-        (features,),
-        dict(scales),
-        root,
-        lower,
-        dual,
-        log_evidence,
-        kernel=kernel,
-        centred=True,
-        diagnostics=facts,
-    )
+    return _at_mode((features,), labels, mean, scales, kernel, start)
 
 
 def with_more_labels(
@@ -182,22 +186,30 @@ def with_more_labels(
     own = new.gram(scales=posterior.scales).reshape(len(across), len(across))
     kernel = torch.cat([torch.cat([posterior.kernel, across.T], 1), torch.cat([across, own], 1)], 0)
     start = torch.cat([posterior.dual, torch.zeros(len(new), new.width, dtype=torch.float64)])
-    used = centred(kernel, mean.shape[1])
-    dual, root, lower, log_evidence = mode_of(used, mean, labels, start)
-    return replace(
-        posterior,
-        features=(*posterior.features, new),
-        root=root,
-        lower=lower,
-        dual=dual,
-        log_evidence=log_evidence,
+    features = (*posterior.features, new)
+    return _at_mode(features, labels, mean, posterior.scales, kernel, start)
+
+
+def _at_mode(
+    features: tuple[TangentFeatures, ...],
+    labels: Tensor,
+    mean: Tensor,
+    scales: Mapping[str, float],
+    kernel: Tensor,
+    start: Tensor | None,
+) -> FunctionPosterior:
+    dual, root, lower, log_evidence = mode_of(centred(kernel, mean.shape[1]), mean, labels, start)
+    return FunctionPosterior(
+        features,
+        dict(scales),
+        root,
+        lower,
+        dual,
+        log_evidence,
         kernel=kernel,
-        diagnostics=_facts(lower),
+        centred=True,
+        diagnostics={"method": "laplace", "rows": len(lower), "bytes": 2 * lower.nbytes},
     )
-
-
-def _facts(lower: Tensor) -> dict[str, Any]:
-    return {"method": "laplace", "rows": len(lower), "bytes": 2 * lower.nbytes}
 
 
 def _unwhitened(root: Tensor, columns: Tensor) -> Tensor:
@@ -209,3 +221,62 @@ def _unwhitened(root: Tensor, columns: Tensor) -> Tensor:
 def _sites(root: Tensor, columns: Tensor) -> Tensor:
     r"""Multiply columns by :math:`W = R R^\top`."""
     return _unwhitened(root, whitened(root, columns))
+
+
+def probabilities(
+    mean: Tensor, covariance: Tensor, link: Link = "mc", *, temperature: float = 1.0, seed: int = 0
+) -> Tensor:
+    """Probabilities ``[m, c]`` of classes.
+
+    Args:
+        mean: Of the logits ``[m, c]``, float64.
+        covariance: Of the logits ``[m, c, c]``; not looked at for ``"mean"``.
+        link: How uncertainty is averaged over.
+        temperature: Divides the logits, drawn or not.
+        seed: Of the draws, which are the same for every input.
+
+    >>> mean = torch.tensor([[2.0, 0.0]])
+    >>> sure, unsure = torch.zeros(1, 2, 2), 9 * torch.eye(2)[None]
+    >>> probabilities(mean, sure, "probit").argmax().item()
+    0
+    >>> bool(probabilities(mean, unsure)[0, 0] < probabilities(mean, sure)[0, 0])
+    True
+    """
+    if link not in get_args(Link):
+        raise SettingsError(f"no link is called {link!r}{nearest(str(link), get_args(Link))}")
+    if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
+        raise SettingsError(f"temperature is a number above 0, got {temperature!r}")
+    mean = mean.double()
+    if link == "mean":
+        return (mean / temperature).softmax(1)
+    mean = mean - mean.mean(1, keepdim=True)
+    apart = _apart(covariance.double())
+    if link == "probit":
+        classes = mean.shape[1]
+        # A logit less the mean of all is (c - 1) / c of it less the mean of the others.
+        variance = apart.diagonal(dim1=1, dim2=2).clamp(min=0) * (classes / (classes - 1)) ** 2
+        return (mean / (1 + math.pi / 8 * variance).sqrt() / temperature).softmax(1)
+    return _drawn(mean, apart, temperature, seed)
+
+
+def _apart(covariance: Tensor) -> Tensor:
+    """Of logits less their mean over classes ``[m, c, c]``."""
+    rows = covariance - covariance.mean(1, keepdim=True)
+    return rows - rows.mean(2, keepdim=True)
+
+
+def _drawn(mean: Tensor, covariance: Tensor, temperature: float, seed: int) -> Tensor:
+    classes = mean.shape[1]
+    sobol: Any = SobolEngine  # which torch has not annotated
+    even: Tensor = sobol(classes, scramble=True, seed=seed).draw(DRAWS, dtype=mean.dtype)
+    draws = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9)).to(mean.device)
+    values, basis = torch.linalg.eigh((covariance + covariance.transpose(1, 2)) / 2)
+    # The symmetric root: eigenvectors have any sign, and other signs would be other draws.
+    root = basis * values.clamp(min=0).sqrt()[:, None, :] @ basis.transpose(1, 2)
+    found = torch.empty_like(mean)
+    step = max(1, 2**24 // (DRAWS * classes))
+    for start in range(0, len(mean), step):
+        some = slice(start, start + step)
+        logits = mean[some, None, :] + draws @ root[some].transpose(1, 2)
+        found[some] = (logits / temperature).softmax(2).mean(1)
+    return found

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from dovetail.adapt.keeping import read_estimator, write_estimator
-from dovetail.adapt.linear_model import LinearModel
+from dovetail.adapt.linear_model import (
+    OFFSET,
+    LinearModel,
+    Readout,
+    chosen_columns,
+    drawn_projection,
+)
 from dovetail.adapt.networks import default_network, network_of
-from dovetail.adapt.readout import OFFSET, Readout, chosen_columns, drawn_projection
-from dovetail.core.errors import ContractError, SettingsError, first_line, shown
+from dovetail.adapt.plan import Plan, plan_for
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, shown
 from dovetail.linalg.parameters import chosen_parameters
 from dovetail.linalg.tangent import TangentFeatures
-from dovetail.measure.estimator_inputs import as_inputs, class_names, seed_of
+from dovetail.measure.estimator_inputs import class_names, seed_of
 from dovetail.parts.contract import Contract, Port
-from dovetail.parts.linearised import Linearised
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin
+from dovetail.parts.linearized import LinearizedNetwork
 from dovetail.parts.part import Part, as_part
-from dovetail.parts.recipe import Linearise
+from dovetail.parts.recipe import Linearize
 
-__all__ = ["Linearized", "Mean", "part_of"]
+__all__ = ["LinearizedEstimator", "Mean", "part_of"]
 
 Mean = Literal["zero", "constant", "network", "origin"]
 """Where the prior is centred.
@@ -46,14 +53,23 @@ Mean = Literal["zero", "constant", "network", "origin"]
 CHUNK = 2**28  # bytes of covariances between new inputs and the data
 
 
-class Linearized(BaseEstimator):  # type: ignore[misc]
+class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
     """The network of an estimator, linearised; see the two estimators for the arguments."""
 
+    METHODS: ClassVar[tuple[str, ...]]
+    MEANS: ClassVar[tuple[str, ...]]
     model: Any
     params: Any
     at: Any
     projection: Any
+    method: Any
+    mean: Any
+    memory: Any
     random_state: Any
+    posterior_: Any
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "direction_")
 
     def to_part(self) -> Part:
         """The mean as a part that needs no data: to evaluate, join, save and shelve.
@@ -61,7 +77,7 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
         It has a recipe where the network has one.  How sure the predictions are is not in it; see
         :meth:`save`.
         """
-        check_is_fitted(self, "direction_")
+        check_is_fitted(self)
         return part_of(self)
 
     def save(self, folder: str | Path, *, data: bool = True, overwrite: bool = False) -> Path:
@@ -73,7 +89,7 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
                 :meth:`update` need; without them, only the mean.
             overwrite: Whether an estimator that is there already is replaced.
         """
-        check_is_fitted(self, "direction_")
+        check_is_fitted(self)
         return write_estimator(self, folder, data=data, overwrite=overwrite)
 
     @classmethod
@@ -86,6 +102,45 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
                 It must have the same weights and layers.
         """
         return read_estimator(cls, folder, model)
+
+    def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
+        """What fitting to so many inputs would take, each way; nothing large is computed.
+
+        Before a first :meth:`fit`, give one or two inputs and their targets to look at, or labels
+        of all the classes.
+        """
+        if X is None and y is None:
+            check_is_fitted(self, "linear_")
+            return self._planned(self._example, n)
+        self._refuse_settings()
+        one: Self = clone(self)
+        raw, _ = one._read(X, y)
+        return one._planned(one._prepare(raw[:1]), n)
+
+    def _read(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        """Raw inputs and targets, codes ``[n]`` or numbers ``[n, k]``; the network linearised."""
+        raise NotImplementedError
+
+    def _planned(self, x: Tensor, n: int) -> Plan:
+        self._example = x[:1]
+        labels = isinstance(self, ClassifierMixin)
+        return plan_for(
+            self.linear_, x[:1], n, memory=self.memory, method=self.method, labels=labels
+        )
+
+    def _refuse_settings(self) -> None:
+        for word, known in (("method", self.METHODS), ("mean", self.MEANS)):
+            if getattr(self, word) not in known:
+                given = shown(getattr(self, word))
+                raise SettingsError(f"{word} is one of {', '.join(known)}, got {given}")
+
+    def _needs_posterior(self) -> None:
+        if getattr(self, "posterior_", None) is None:
+            raise TaskError(
+                "only the mean was kept of this estimator, without the data that more needs; "
+                "predict without (link='mean', no deviations), fit it again, or save it with "
+                "data=True"
+            )
 
     def _linearise(
         self, model: Any, raw: Tensor, width: int, columns: list[int] | None, *, offset: bool
@@ -147,13 +202,6 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
             )
         return matrix
 
-    def _inputs(self, X: Any, *, reset: bool) -> Tensor:
-        """Raw inputs as tensors."""
-        return as_inputs(X, self, reset=reset)
-
-    def _features(self, x: Tensor, memory: int = 2**31) -> TangentFeatures:
-        return self.linear_.features(x, memory=memory)
-
     def _prior_mean(self, x: Tensor, mean: str) -> Tensor:
         """``[n, o]`` at prepared inputs; the offset counts among what moves."""
         if mean in ("zero", "constant"):
@@ -170,11 +218,15 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
         moved = linear.push(x, self.direction_) + self.constant_
         return moved + linear.outputs(x) if self.follows_network_ else moved
 
-    def _remember(self, weights: Tensor, constant: Tensor, mean: str) -> None:
-        """All that the mean at new inputs needs: a direction of the weights and a constant."""
+    def _remember(self, constant: Tensor, mean: str, began: float) -> None:
+        """All that the mean at new inputs needs, a direction of the weights and a constant; and
+        what is to be known of the posterior."""
+        weights, facts = self.posterior_.weights, self.posterior_.diagnostics
         self.follows_network_ = mean in ("network", "origin")
         self.direction_ = weights - self.linear_.theta if mean == "origin" else weights
         self.constant_ = constant
+        self.rows_ = int(facts.get("rows", 0))
+        self.diagnostics_ = {**facts, "seconds": time.perf_counter() - began}
 
     def _chunks(self, x: Tensor, rows: int) -> Iterator[tuple[slice, TangentFeatures]]:
         """Features of new inputs, as many at a time as covariances with ``rows`` leave room for."""
@@ -182,13 +234,13 @@ class Linearized(BaseEstimator):  # type: ignore[misc]
         step = min(max(1, CHUNK // (8 * max(rows, 1) * outputs)), 1024)
         for start in range(0, len(x), step):
             some = slice(start, min(start + step, len(x)))
-            yield some, self._features(x[some])
+            yield some, self.linear_.features(x[some])
 
 
 # The mean of a linearised estimator as a part -----------------------------------------------------
 
 
-def part_of(estimator: Linearized) -> Part:
+def part_of(estimator: LinearizedEstimator) -> Part:
     """A part that gives what the estimator's mean is; logits are divided by its temperature."""
     body, outputs = estimator.body_, len(estimator.constant_)
     projection = estimator.network_.projection
@@ -199,13 +251,13 @@ def part_of(estimator: Linearized) -> Part:
         "projected": None if projection is None else len(projection),
         "follows_network": estimator.follows_network_,
     }
-    module = Linearised(copy.deepcopy(body.module), outputs, **settings)
+    module = LinearizedNetwork(copy.deepcopy(body.module), outputs, **settings)
     _fill(module, estimator)
-    recipe = None if body.recipe is None else Linearise(body.recipe, outputs, **settings)
+    recipe = None if body.recipe is None else Linearize(body.recipe, outputs, **settings)
     return Part(module.eval(), _contract(estimator, outputs), recipe, _origin(estimator))
 
 
-def _fill(module: Linearised, estimator: Linearized) -> None:
+def _fill(module: LinearizedNetwork, estimator: LinearizedEstimator) -> None:
     """Put in what was found.  The offset moves by as much for any input: it is a constant."""
     pieces = torch.split(estimator.direction_, list(estimator.linear_.sizes.values()))
     found = dict(zip(estimator.linear_.names, pieces, strict=True))
@@ -221,7 +273,7 @@ def _fill(module: Linearised, estimator: Linearized) -> None:
         module.projection.copy_(projection)
 
 
-def _contract(estimator: Linearized, outputs: int) -> Contract:
+def _contract(estimator: LinearizedEstimator, outputs: int) -> Contract:
     given = estimator.body_.contract
     takes = given.takes[0]
     if takes.shape is None:
@@ -237,7 +289,7 @@ def _contract(estimator: Linearized, outputs: int) -> Contract:
     )
 
 
-def _origin(estimator: Linearized) -> Origin:
+def _origin(estimator: LinearizedEstimator) -> Origin:
     body = estimator.body_
     settings = {
         "method": estimator.diagnostics_.get("method"),
@@ -261,7 +313,7 @@ def _origin(estimator: Linearized) -> Origin:
     )
 
 
-def _evidence(estimator: Linearized) -> dict[str, float]:
+def _evidence(estimator: LinearizedEstimator) -> dict[str, float]:
     """What is known of the evidence: itself, a bound of it, or nothing."""
     method = estimator.diagnostics_.get("method")
     if estimator.log_evidence_ is None or method == "map":

@@ -28,8 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.adapt.observations import checked_observations
-from dovetail.adapt.posterior import scaled
+from dovetail.adapt.posterior import as_observations, scaled
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -166,7 +165,7 @@ def _conditioned(
 ) -> ParameterPosterior:
     """Add data to the matrix ``total [p, p]``, in place, and factor it."""
     began = time.perf_counter()
-    residual, noise = checked_observations(features, residual, noise, scales)
+    residual, noise = as_observations(features, residual, noise, scales)
     deviations = _deviations(features, scales)
     root = noise.rsqrt()
     white = root * residual

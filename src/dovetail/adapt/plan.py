@@ -32,7 +32,7 @@ from torch import Tensor
 from dovetail.adapt.iterative import rank_for
 from dovetail.adapt.linear_model import LinearModel
 from dovetail.core.errors import SettingsError, nearest, shown
-from dovetail.linalg.gram_blocks import Outer
+from dovetail.linalg.gradient_factors import Outer
 
 __all__ = ["Needs", "Plan", "Sizes", "free_memory", "plan_for"]
 

@@ -17,10 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.adapt.evidence import Problem, tune, tune_layers
-from dovetail.adapt.label_priors import tune_label_layers, tune_label_scale
-from dovetail.adapt.linear_model import LinearModel
-from dovetail.adapt.readout import OFFSET
+from dovetail.adapt.evidence import Problem, tune, tune_label_layers, tune_label_scale, tune_layers
+from dovetail.adapt.linear_model import OFFSET, LinearModel
 from dovetail.core.errors import ContractError, SettingsError, nearest, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.tangent import TangentFeatures
@@ -209,7 +207,7 @@ def label_prior(
         scales, _ = tune_label_layers(flat, mean, labels)
         named = zip(scales, model.groups.values(), strict=True)
         return Chosen({name: scale for scale, names in named for name in names})
-    scale, _ = tune_label_scale(features.gram().reshape(rows, rows), mean, labels)
+    scale, _ = tune_label_scale([(features.gram().reshape(rows, rows), mean, labels)])
     return Chosen(dict.fromkeys(model.names, scale))
 
 

@@ -9,7 +9,7 @@ r"""A linear head on frozen features: what any cleverer adaptation has to beat.
     nothing is known, :math:`(n + 1/C) / (n + 1)` for a row's own class out of :math:`C`:
     :math:`T` stays above zero when few rows are told apart without a mistake.
 ``"logistic"``
-    :mod:`dovetail.adapt.logistic`, the penalty by stratified cross-validation.
+    :mod:`dovetail.adapt.linear_heads`, the penalty by stratified cross-validation.
 ``"auto"``
     Both, and the one with the lower log loss on rows it was not fitted to; ridge alone when
     there are more than :data:`MOST_CELLS` numbers to go through.
@@ -17,30 +17,30 @@ r"""A linear head on frozen features: what any cleverer adaptation has to beat.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
+import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.front import front_of, with_head
-from dovetail.adapt.logistic import fit_logistic
+from dovetail.adapt.linear_heads import BayesLinear, fit_bayes, fit_logistic
+from dovetail.adapt.networks import front_of, with_head
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.ridge import solve
 from dovetail.linalg.ridge_sums import Linear, Penalty
 from dovetail.measure.estimator_inputs import (
     as_classes,
+    as_numbers,
     class_names,
     refuse_other_count,
     seed_of,
 )
-from dovetail.parts.origin import Origin
+from dovetail.measure.estimators import Classifier, Regressor, Spread, temperature_of
+from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 
-__all__ = ["Probe", "temperature_of"]
+__all__ = ["BayesHead", "Probe", "ProbeRegressor"]
 
 Kind = Literal["ridge", "logistic"]
 
@@ -48,7 +48,7 @@ MOST_CELLS = 1 << 24
 """Of rows × features × classes: beyond, logistic regression takes minutes."""
 
 
-class Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class Probe(Classifier):
     """Classify by a linear head on a part's frozen features, or on the inputs themselves.
 
     Args:
@@ -60,7 +60,8 @@ class Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         pooling: How feature maps become rows: ``"average"`` or ``"flatten"``.
         random_state: For the folds of the cross-validation.
 
-    After :meth:`fit`: ``classes_``; ``kind_``; ``penalty_``; ``temperature_`` (1 for logistic);
+    After :meth:`fit`: ``classes_``; ``kind_``; ``penalty_``; ``coef_`` and ``intercept_`` of
+    the head; ``temperature_``, which its outputs are divided by (1 for logistic);
     ``log_loss_``, a row, on rows that were held out (``None`` if there was nothing to hold out).
 
     >>> x = [[0.0], [0.1], [0.2], [1.0], [1.1], [1.2]]
@@ -98,31 +99,17 @@ class Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.shape_ = self.front_.shape(raw)
         best = self._best(rows, codes)
         self.kind_: Kind = best.kind
-        self.penalty_, self.temperature_ = best.head.penalty, best.temperature
+        self.penalty_ = best.head.penalty
+        self.temperature_ = self._fitted_temperature = best.temperature
         self.log_loss_ = best.loss
-        self.coef_ = best.head.weights / best.temperature  # [d, c]
-        self.intercept_ = best.head.intercept / best.temperature
+        self.coef_, self.intercept_ = best.head.weights, best.head.intercept  # [d, c], [c]
         return self
 
     def logits(self, X: Any) -> Tensor:
-        """What the softmax makes probabilities of: ``[m, c]``, float64, a column a class."""
+        """What the head gives: ``[m, c]``, float64, a column a class, before the temperature."""
         check_is_fitted(self)
         raw = self.front_.read(X, self, reset=False)
         return self.front_.rows(raw) @ self.coef_ + self.intercept_
-
-    def decision_function(self, X: Any) -> Any:
-        """The logits ``[m, c]``; for two classes the second less the first ``[m]``."""
-        logits = self.logits(X)
-        return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
-
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities ``[m, c]`` in the order of ``classes_``."""
-        return self.logits(X).softmax(1).numpy()
-
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each input."""
-        chosen = self.logits(X).argmax(1).numpy()  # first, so that an unfitted one says so
-        return self.classes_[chosen]
 
     def to_part(self) -> Part:
         """The front and the head as one part that knows its classes: to evaluate, save, shelve."""
@@ -138,8 +125,9 @@ class Probe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             },
             measured=measured,
         )
+        weights, intercept = (each / self.temperature_ for each in (self.coef_, self.intercept_))
         names = class_names(self.classes_)
-        return with_head(self.front_, self.shape_, self.coef_, self.intercept_, origin, names)
+        return with_head(self.front_, self.shape_, weights, intercept, origin, names)
 
     def _best(self, rows: Tensor, codes: Tensor) -> _Fitted:
         count = len(self.classes_)
@@ -163,30 +151,6 @@ class _Fitted(NamedTuple):
     loss: float | None
 
 
-def temperature_of(outputs: Tensor, codes: Tensor) -> float:
-    """What to divide outputs ``[n, c]`` by so that their softmax says how sure they are.
-
-    The outputs must come from heads that did not see the row.
-
-    >>> import torch
-    >>> told = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64).repeat(50, 1)
-    >>> sure = temperature_of(told, torch.tensor([0, 1]).repeat(50))
-    >>> misled = temperature_of(told, torch.tensor([0, 1, 0, 1, 1, 0]).repeat(17)[:100])
-    >>> sure < misled
-    True
-    """
-    n, count = outputs.shape
-    targets = (n * F.one_hot(codes, count) + 1 / count) / (n + 1)
-    spread = float(outputs.std(1).mean()) or 1.0
-
-    def loss(log_sharpness: float) -> float:
-        logits = outputs * (np.exp(log_sharpness) / spread)
-        return float(F.cross_entropy(logits, targets))
-
-    found = minimize_scalar(loss, bounds=(-7.0, 7.0), method="bounded", options={"xatol": 1e-6})
-    return float(spread / np.exp(found.x))
-
-
 def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty) -> _Fitted:
     solved = solve(rows, F.one_hot(codes, classes).double())
     left_out = solved.leave_one_out(penalty)
@@ -194,3 +158,88 @@ def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty) -> _Fitt
     temperature = temperature_of(left_out.predictions, codes)
     loss = float(F.cross_entropy(left_out.predictions / temperature, codes))
     return _Fitted("ridge", head, temperature, loss)
+
+
+class BayesHead(Regressor):
+    """Predicts numbers by a Bayesian linear head on rows of features, whatever those are."""
+
+    posterior_: BayesLinear
+
+    def _rows(self, X: Any) -> Tensor:
+        """Features ``[m, d]`` of new inputs, float64."""
+        raise NotImplementedError
+
+    def _condition(self, rows: Tensor, targets: Tensor, penalty: Penalty = "auto") -> Self:
+        """Fit the head to rows ``[n, d]`` and targets ``[n, k]``."""
+        self.posterior_ = fit_bayes(rows, targets, penalty)
+        self.log_evidence_ = self.posterior_.log_evidence
+        self.noise_, self.scale_ = self.posterior_.noise, self.posterior_.scale
+        self.deviation_scale_ = torch.ones_like(self.noise_)
+        return self
+
+    def _moments(self, X: Any, spread: Spread) -> tuple[Tensor, Tensor | None]:
+        rows, head = self._rows(X), self.posterior_
+        if spread == "none":
+            return head.mean(rows), None
+        return head.mean(rows), getattr(head, spread)(rows)
+
+
+class ProbeRegressor(BayesHead):
+    """Predict numbers by a linear head on a part's frozen features, or on the inputs themselves.
+
+    The head is Bayesian (:mod:`dovetail.adapt.linear_heads`): the variance of its weights and that
+    of the noise maximise the evidence.
+
+    Args:
+        model: A part or module, which is copied; ``None`` for the inputs as they are.
+        at: The cut point to take features at, as for :class:`Probe`.
+        penalty: Noise variance over prior variance: a number, several to choose from by evidence,
+            or ``"auto"``.
+        pooling: How feature maps become rows: ``"average"`` or ``"flatten"``.
+
+    After :meth:`fit`: ``posterior_``; ``log_evidence_``; ``noise_`` and ``scale_``, the two
+    variances ``[k]``; ``penalty_``, their ratio.
+
+    >>> line = ProbeRegressor().fit([[0.0], [1.0], [2.0], [3.0]], [1.0, 2.9, 5.1, 7.0])
+    >>> mean, std = line.predict([[1.5], [10.0]], return_std=True)
+    >>> mean.round(1), bool(std[0] < std[1])
+    (array([ 4. , 21.2]), True)
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        at: Any = None,
+        penalty: Any = "auto",
+        pooling: Any = "average",
+    ) -> None:
+        self.model = model
+        self.at = at
+        self.penalty = penalty
+        self.pooling = pooling
+
+    def fit(self, X: Any, y: Any) -> ProbeRegressor:
+        """Fit the head to inputs ``[n, ...]`` and numbers ``[n]`` or ``[n, k]``."""
+        self.front_ = front_of(self.model, self.at, self.pooling)
+        raw = self.front_.read(X, self, reset=True)
+        targets, self.flat_ = as_numbers(y)
+        refuse_other_count(raw, targets)
+        self.shape_ = self.front_.shape(raw)
+        self._condition(self.front_.rows(raw), targets, self.penalty)
+        self.penalty_ = self.posterior_.penalty
+        return self
+
+    def _rows(self, X: Any) -> Tensor:
+        return self.front_.rows(self.front_.read(X, self, reset=False))
+
+    def to_part(self) -> Part:
+        """The front and the mean head as one part that gives numbers."""
+        check_is_fitted(self)
+        origin = Origin(
+            how="probe",
+            settings={"kind": "bayes", "penalty": self.penalty_.tolist(), "pooling": self.pooling},
+            measured={"log evidence": self.log_evidence_},
+        )
+        found = self.posterior_
+        return with_head(self.front_, self.shape_, found.weights, found.intercept, origin)

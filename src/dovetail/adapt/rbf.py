@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -39,6 +38,7 @@ from dovetail.measure.estimator_inputs import (
     refuse_other_count,
     seed_of,
 )
+from dovetail.measure.estimators import Regressor, Spread
 
 __all__ = ["RBFRegressor"]
 
@@ -48,7 +48,7 @@ FREEDOM = {"length": 1e3, "scale": 1e4, "noise": 1e6}
 """How far, as a factor up or down, the search may go from what the data suggest."""
 
 
-class RBFRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class RBFRegressor(Regressor):
     """Predict numbers by a Gaussian process with an RBF kernel.
 
     Args:
@@ -94,11 +94,6 @@ class RBFRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.restarts = restarts
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
     def fit(self, X: Any, y: Any, others: Sequence[tuple[Any, Any]] = ()) -> RBFRegressor:
         """Find the hyper-parameters, and the posterior of the first task.
 
@@ -122,6 +117,7 @@ class RBFRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self._parts = _Given.of(rows, targets, chosen, self.mean_)
         self.length_, self.scale_, self.noise_ = chosen[:-2].exp(), *chosen[-2:].exp().tolist()
         self.log_evidence_ = float(self._parts.log_evidence())
+        self.deviation_scale_ = torch.ones(targets.shape[1], dtype=torch.float64)
         return self
 
     def shared(self) -> dict[str, Any]:
@@ -139,25 +135,12 @@ class RBFRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "optimise": False,
         }
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Means ``[m]`` or ``[m, k]``; with them deviations ``[m]`` or the covariance ``[m, m]``.
-
-        They are those of new targets: the noise is in them.  Columns share them; for targets
-        ``[n, k]`` deviations are repeated ``[m, k]`` and covariances ``[m, m, k]``.
-        """
-        check_is_fitted(self)
-        if return_std and return_cov:
-            raise SettingsError("ask for deviations or for the covariance, not for both")
-        rows = as_rows(X, self, reset=False)
-        given = self._parts
-        mean, spread = given.predict(rows, return_cov)
-        said = (mean[:, 0] if self.flat_ else mean).numpy()
-        if not (return_std or return_cov):
-            return said
-        found = spread if return_cov else spread.sqrt()
-        if not self.flat_:
-            found = found[..., None].expand(*found.shape, mean.shape[1])
-        return said, found.numpy()
+    def _moments(self, X: Any, spread: Spread) -> tuple[Tensor, Tensor | None]:
+        """Columns of targets share their variances, which are told for each."""
+        mean, shared = self._parts.predict(as_rows(X, self, reset=False), spread)
+        if shared is None:
+            return mean, None
+        return mean, shared[..., None].expand(*shared.shape, mean.shape[1])
 
     def _start(self, tasks: Tasks) -> Tensor:
         """Logarithms of lengths, scale and noise ``[l + 2]``, as given or as the data suggest."""
@@ -278,16 +261,18 @@ class _Given:
         rest = torch.stack([product.sum(), noise * outer.trace()])
         return -torch.cat([lengths, rest]) / 2
 
-    def predict(self, x: Tensor, whole: bool) -> tuple[Tensor, Tensor]:
-        """Means ``[m, k]``, and variances ``[m]`` or the whole covariance ``[m, m]``."""
+    def predict(self, x: Tensor, spread: Spread) -> tuple[Tensor, Tensor | None]:
+        """Means ``[m, k]``, and variances ``[m]`` or the whole covariance ``[m, m]`` if wanted."""
         cross = _kernel(x, self.rows, self.at)  # [m, n]
+        mean = self.mean + cross @ self.solved
+        if spread == "none":
+            return mean, None
         half = torch.linalg.solve_triangular(self.lower, cross.T, upper=False)  # [n, m]
         scale, noise = self.at[-2:].exp()
         left = x.new_zeros(len(x), 1)
         if self.ones is not None:
             left = ((1 - cross @ self.ones) / self.ones.sum().sqrt())[:, None]
-        mean = self.mean + cross @ self.solved
-        if whole:
+        if spread == "covariance":
             prior = _kernel(x, x, self.at)
             eye = torch.eye(len(x), dtype=x.dtype)
             return mean, prior - half.T @ half + left @ left.T + noise * eye

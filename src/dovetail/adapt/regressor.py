@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.front import front_of
 from dovetail.adapt.iterative import condition_iteratively
-from dovetail.adapt.linearized import Linearized
+from dovetail.adapt.linear_model import OFFSET
+from dovetail.adapt.linearized import LinearizedEstimator
+from dovetail.adapt.networks import front_of
 from dovetail.adapt.parameter_space import condition_in_parameters
-from dovetail.adapt.plan import Plan, plan_for
 from dovetail.adapt.posterior import condition_on_functions
 from dovetail.adapt.priors import (
     LEAST,
@@ -26,19 +26,17 @@ from dovetail.adapt.priors import (
     number_prior,
     offset_variance,
 )
-from dovetail.adapt.readout import OFFSET
 from dovetail.core.errors import SettingsError, TaskError, shown
-from dovetail.measure.estimator_inputs import as_numbers, refuse_other_count, seed_of
+from dovetail.measure.estimator_inputs import as_inputs, as_numbers, refuse_other_count, seed_of
+from dovetail.measure.estimators import Regressor
 
 __all__ = ["LinearizedRegressor"]
 
-METHODS = ("auto", "function", "parameter", "cg")
-MEANS = ("constant", "zero", "network", "origin")
 ROUNDING = 1e-26
 """The variance of float64's rounding of targets, in units of their mean square, with some room."""
 
 
-class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
+class LinearizedRegressor(Regressor, LinearizedEstimator):
     r"""Predict numbers by inference in a linearised network: a Gaussian process, exact.
 
     :math:`g(x) = m(x) + J_\theta(x) w`, :math:`w \sim \mathcal N(0, S)`, and observations
@@ -74,6 +72,10 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
     >>> bool(abs(mean[0] - np.sin(1.0)) < 0.05 and std[1] > 5 * std[0])
     True
     """
+
+    METHODS = ("auto", "function", "parameter", "cg")
+    MEANS = ("constant", "zero", "network", "origin")
+    deviation_scale_: Tensor
 
     def __init__(
         self,
@@ -112,11 +114,9 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         """
         began = time.perf_counter()
         self._refuse_settings()
-        raw = self._inputs(X, reset=True)
-        targets, self.was_flat_ = as_numbers(y)
+        raw, targets = self._read(X, y)
         refuse_other_count(raw, targets)
-        model = self.model if self.at is None else front_of(self.model, self.at).part
-        self._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
+        self.deviation_scale_ = torch.ones(targets.shape[1], dtype=torch.float64)
         x = self._prepare(raw)
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
@@ -125,7 +125,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         relative = None if noise is None else _variances(noise, targets)
         some = few(len(x), targets.shape[1], seed_of(self.random_state))
         known_noise = checked_noise(self.noise) if relative is None else 1.0
-        tuned_on = self._features(x[some])
+        tuned_on = self.linear_.features(x[some])
         self.prior_ = number_prior(
             self.linear_,
             [(tuned_on, residual[some], None if relative is None else relative[some])],
@@ -136,12 +136,14 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         )
         self.noise_ = self.prior_.noise if relative is None else float(relative.median())
         self._set_scales(residual)
-        spread = self._spread(targets, relative)
+        spread = self._variance(targets, relative)
         features = (
-            tuned_on if len(some) == len(x) else self._features(x, self.plan_.features_memory)
+            tuned_on
+            if len(some) == len(x)
+            else self.linear_.features(x, memory=self.plan_.features_memory)
         )
         if method == "function":
-            self.posterior_: Any = condition_on_functions(features, residual, spread, self._scales)
+            self.posterior_ = condition_on_functions(features, residual, spread, self._scales)
         elif method == "parameter":
             self.posterior_ = condition_in_parameters(features, residual, spread, self._scales)
         else:
@@ -153,7 +155,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
                 tolerance=self.tolerance,
                 seed=seed_of(self.random_state),
             )
-        self._settle(time.perf_counter() - began)
+        self._settle(began)
         return self
 
     def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedRegressor:
@@ -166,10 +168,8 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         found = []
         for X, y in tasks:
             one = clone(self)
-            raw, (targets, _) = one._inputs(X, reset=True), as_numbers(y)
+            raw, targets = one._read(X, y)
             refuse_other_count(raw, targets)
-            model = self.model if self.at is None else front_of(self.model, self.at).part
-            one._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
             some = few(len(raw), targets.shape[1], seed_of(self.random_state))
             x = one._prepare(raw[some])
             centred = targets[some] - self._centred_at(targets)
@@ -179,7 +179,7 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         first = found[0][0]
         tuned = number_prior(
             first.linear_,
-            [(one._features(x), residual, None) for one, x, residual in found],
+            [(one.linear_.features(x), residual, None) for one, x, residual in found],
             self.prior,
             checked_noise(self.noise),
             constant=self.mean == "constant",
@@ -193,9 +193,9 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
 
         The same as fitting to all of it with these, but only what is new is computed.
         """
-        check_is_fitted(self, "direction_")
+        check_is_fitted(self)
         began = time.perf_counter()
-        raw = self._inputs(X, reset=False)
+        raw = as_inputs(X, self, reset=False)
         targets, _ = as_numbers(y)
         refuse_other_count(raw, targets)
         if targets.shape[1] != self.network_.offset.numel():
@@ -208,9 +208,9 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         residual = targets - self.centre_ - self._prior_mean(x, self.mean)
         relative = None if noise is None else _variances(noise, targets)
         self.posterior_ = self.posterior_.updated(
-            self._features(x), residual, self._spread(targets, relative)
+            self.linear_.features(x), residual, self._variance(targets, relative)
         )
-        self._settle(time.perf_counter() - began)
+        self._settle(began)
         return self
 
     def predict(
@@ -231,59 +231,44 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
             latent: Of the function rather than of a new observation of it, which adds noise.
             noise: Known variances of the new observations.
         """
-        check_is_fitted(self, "direction_")
-        if return_std and return_cov:
-            raise SettingsError("ask for the standard deviations or for the covariance, not both")
+        check_is_fitted(self)
+        spread = self._spread_asked(return_std, return_cov)
         if latent and noise is not None:
             raise SettingsError("latent=True is without noise; leave one of the two out")
-        x = self._prepare(self._inputs(X, reset=False))
+        x = self._prepare(as_inputs(X, self, reset=False))
         means = self._posterior_mean(x)
-        shaped = means[:, 0] if self.was_flat_ else means
-        if not (return_std or return_cov):
-            return shaped.numpy()
+        if spread == "none":
+            return self._shaped(means)
         self._needs_posterior()
-        added = torch.full_like(means, 0.0 if latent else self.noise_)
+        scale = self.deviation_scale_
+        added = torch.full_like(means, 0.0 if latent else self.noise_) * scale.square()
         if noise is not None:
             added = _variances(noise, means)
         if return_cov:
-            joint = self.posterior_.covariance(self._features(x))
+            joint = self.posterior_.covariance(self.linear_.features(x)) * (
+                scale[:, None, None] * scale
+            )
             size = means.numel()
             joint.reshape(size, size).diagonal().add_(added.flatten())
-            return shaped.numpy(), (joint[:, 0, :, 0] if self.was_flat_ else joint).numpy()
+            return self._shaped(means), (joint[:, 0, :, 0] if self.flat_ else joint).numpy()
         variance = torch.cat(
             [
                 self.posterior_.variance(features).diagonal(dim1=1, dim2=2)
                 for _, features in self._chunks(x, self.rows_)
             ]
         )
-        std = (variance + added).sqrt()
-        return shaped.numpy(), (std[:, 0] if self.was_flat_ else std).numpy()
+        return self._shaped(means), self._shaped((variance * scale.square() + added).sqrt())
 
-    def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
-        """What fitting to so many inputs would take, each way; nothing large is computed.
-
-        Before a first :meth:`fit`, give one or two inputs and their targets to look at.
-        """
-        if X is None and y is None:
-            check_is_fitted(self, "linear_")
-            return self._planned(self._example, n)
-        self._refuse_settings()
-        one: LinearizedRegressor = clone(self)
-        raw, (targets, _) = one._inputs(X, reset=True), as_numbers(y)
+    def _read(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        raw = as_inputs(X, self, reset=True)
+        targets, self.flat_ = as_numbers(y)
         model = self.model if self.at is None else front_of(self.model, self.at).part
-        one._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
-        return one._planned(one._prepare(raw[:1]), n)
+        self._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
+        return raw, targets
 
-    def _planned(self, x: Tensor, n: int) -> Plan:
-        self._example = x[:1]
-        return plan_for(self.linear_, x[:1], n, memory=self.memory, method=self.method)
-
-    def _settle(self, seconds: float) -> None:
-        """Keep what predictions need, and what is to be known."""
+    def _settle(self, began: float) -> None:
         self.log_evidence_ = self.posterior_.log_evidence
-        self._remember(self.posterior_.weights, self.centre_, self.mean)
-        self.rows_ = int(self.posterior_.diagnostics.get("rows", 0))
-        self.diagnostics_ = {**self.posterior_.diagnostics, "seconds": seconds}
+        self._remember(self.centre_, self.mean, began)
 
     def _centred_at(self, targets: Tensor) -> Tensor:
         """Where the offset's prior is centred ``[o]``; zero without one."""
@@ -307,29 +292,14 @@ class LinearizedRegressor(RegressorMixin, Linearized):  # type: ignore[misc]
         self._scales = self.prior_.scales | offset
         self.scales_ = self.prior_.named(self.linear_) | offset
 
-    def _spread(self, targets: Tensor, relative: Tensor | None) -> Tensor:
+    def _variance(self, targets: Tensor, relative: Tensor | None) -> Tensor:
         return torch.full_like(targets, self.noise_) if relative is None else relative
 
-    def _needs_posterior(self) -> None:
-        if getattr(self, "posterior_", None) is None:
-            raise TaskError(
-                "only the mean was kept of this estimator, without the data that variances need; "
-                "fit it again, or save it with data=True"
-            )
-
     def _refuse_settings(self) -> None:
-        if self.method not in METHODS:
-            raise SettingsError(f"method is one of {', '.join(METHODS)}, got {shown(self.method)}")
-        if self.mean not in MEANS:
-            raise SettingsError(f"mean is one of {', '.join(MEANS)}, got {shown(self.mean)}")
+        super()._refuse_settings()
         checked_noise(self.noise)
         if not (isinstance(self.tolerance, float) and 0 < self.tolerance < 1):
             raise SettingsError(f"tolerance lies between 0 and 1, got {shown(self.tolerance)}")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 def _least_noise(targets: Tensor, residual: Tensor) -> float:

@@ -30,19 +30,19 @@ prior :math:`q` is less sure than the posterior, and the mean, found under that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.adapt.variational_steps import Likelihood, Tangents, checked_data, paired
-from dovetail.core.errors import SettingsError, TrainingError
+from dovetail.adapt.linear_model import LinearModel, Tangents
+from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.core.seeds import generator
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["Around", "VariationalPosterior", "variational"]
+__all__ = ["Likelihood", "VariationalPosterior", "variational"]
 
 Kind: TypeAlias = Literal["mean-field", "map"]
 
@@ -51,16 +51,50 @@ _COOL = 0.3  # share of the steps in which the rate falls to zero
 _WINDOWS = 20  # the bound is noisy: progress is judged by means over a twentieth of the steps
 
 
-class Around(Protocol):
-    """What is asked of a linear model: the network and the parameters that move, in order."""
+class Likelihood:
+    r"""Targets given functions :math:`g`: of classes, or of numbers with Gaussian noise.
 
-    @property
-    def module(self) -> nn.Module:
-        """Maps prepared inputs ``[n, ...]`` to ``[n, o]``."""
+    Functions are ``[draws, b, o]``, rows say which of the targets they are about.
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The parameters that move."""
+    >>> likelihood = Likelihood(torch.tensor([0, 1]), None)
+    >>> g = torch.zeros(1, 1, 2, dtype=torch.float64)
+    >>> likelihood.slope(g, slice(0, 1))
+    tensor([[[ 0.5000, -0.5000]]], dtype=torch.float64)
+    """
+
+    def __init__(self, targets: Tensor, noise: float | None) -> None:
+        self.targets, self.noise = targets.cpu(), noise
+
+    def log_density(self, g: Tensor, rows: Tensor | slice) -> Tensor:
+        """Of each target, ``[draws, b]``."""
+        target = self.targets[rows]
+        if self.noise is None:
+            codes = target.expand(g.shape[:-1])[..., None]
+            return g.log_softmax(-1).gather(-1, codes)[..., 0]
+        constant = math.log(2 * math.pi * self.noise)
+        return -0.5 * ((target.double() - g).square() / self.noise + constant).sum(-1)
+
+    def slope(self, g: Tensor, rows: Tensor | slice) -> Tensor:
+        r"""The gradient :math:`u = \nabla_g \log p`, ``[draws, b, o]``."""
+        target = self.targets[rows]
+        if self.noise is None:
+            return nn.functional.one_hot(target, g.shape[-1]) - g.softmax(-1)
+        return (target.double() - g) / self.noise
+
+    def drawn_slope(self, g: Tensor, draw: torch.Generator) -> Tensor:
+        r"""A random ``[b, o]`` of mean 0 and covariance :math:`-\nabla_g^2 \log p`, each row alone.
+
+        For classes that is :math:`\operatorname{diag} p - p p^\top = R R^\top` with
+        :math:`R = \operatorname{diag}\sqrt p - p \sqrt{p}^\top`; of several draws the mean.
+        """
+        signs = torch.randint(0, 2, g.shape, generator=draw).double() * 2 - 1
+        if self.noise is None:
+            p = g.softmax(-1)
+            part = p.sqrt() * signs
+            signs = part - p * part.sum(-1, keepdim=True)
+        else:
+            signs = signs / math.sqrt(self.noise)
+        return signs.sum(0) / math.sqrt(len(g))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +108,11 @@ class VariationalPosterior:
         kl: From the prior, in nats; for the most probable weights half their squared length.
         noise: The variance of Gaussian noise, or ``None`` for classes.
         elbo: Its estimate from each minibatch, in order, for all data; noisy.
-        diagnostics: How many steps, whether it stopped early, the last estimate and its error.
-            Where it did not stop early the bound still rose, and more steps may find a better one.
+        diagnostics: How many steps, whether it stopped early (else more may find a better bound),
+            the last estimate and its error.
     """
 
-    model: Around
+    model: LinearModel
     weights: Tensor
     deviations: Tensor
     kl: float
@@ -88,7 +122,7 @@ class VariationalPosterior:
 
     def shift(self, x: Tensor) -> Tensor:
         r"""What the data add to the mean, :math:`J(x) \mu`, float64 ``[n, o]``."""
-        return Tangents(self.model.module, self.model.names).push(x, self.weights)
+        return self.model.push(x, self.weights)
 
     def samples(self, x: Tensor, mean: Tensor, count: int, seed: int = 0) -> Tensor:
         r"""Draws of :math:`g(x)`, float64 ``[count, n, o]``, in pairs on both sides of the mean.
@@ -103,14 +137,13 @@ class VariationalPosterior:
         """
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise SettingsError(f"count is a whole number from 1, got {count!r}")
-        tangents = Tangents(self.model.module, self.model.names)
-        middle = mean.to("cpu", torch.float64) + tangents.push(x, self.weights)
+        middle = mean.to("cpu", torch.float64) + self.shift(x)
         draw = generator(seed, "variational", "samples")
-        pairs = []
-        for _ in range(-(-count // 2)):
-            step = self.deviations * torch.randn(len(self.weights), generator=draw).double()
-            pairs.append(paired(middle, tangents.push(x, step)))
-        return torch.cat(pairs)[:count]
+        steps = (
+            self.deviations * torch.randn(len(self.weights), generator=draw).double()
+            for _ in range(-(-count // 2))
+        )
+        return _both_sides(middle, [self.model.push(x, step) for step in steps])[:count]
 
     def variance(self, features: TangentFeatures) -> Tensor:
         r"""The covariance :math:`J \operatorname{diag}(\sigma^2) J^\top`, ``[n, o, o]``, exact.
@@ -134,7 +167,7 @@ class VariationalPosterior:
 
 
 def variational(
-    model: Around,
+    model: LinearModel,
     x: Tensor,
     labels: Tensor,
     *,
@@ -175,7 +208,6 @@ def variational(
         temper: :math:`\tau`; below one the data count more than the model says.
         progress: Called after each step with its number and its estimate of the bound.
 
-    >>> from dovetail.adapt.linear_model import LinearModel
     >>> x = torch.tensor([[-1.0], [1.0]])
     >>> around = LinearModel(nn.Linear(1, 2), "weight")
     >>> found = variational(
@@ -184,17 +216,28 @@ def variational(
     >>> found.shift(x).argmax(1)
     tensor([0, 1])
     """
-    _refuse_settings(posterior, steps, batch_size, learning_rate, draws, temper)
-    tangents = Tangents(model.module, model.names)
-    mean = checked_data(x, labels, mean, noise)
-    tangents.refuse_other_width(x, mean.shape[1])
-    likelihood = Likelihood(labels, noise)
-    root = tangents.root(scales)
+    if posterior not in ("mean-field", "map"):
+        raise SettingsError(f'posterior is "mean-field" or "map", got {posterior!r}')
+    for name, value in (("steps", steps), ("batch_size", batch_size), ("draws", draws)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise SettingsError(f"{name} is a whole number from 1, got {value!r}")
+    for name, number in (("learning_rate", learning_rate), ("temper", temper)):
+        if not 0 < number < math.inf:
+            raise SettingsError(f"{name} is a number above 0, got {number!r}")
+    mean = _mean_of(x, labels, mean, noise)
+    said = model.outputs(x[:1])
+    if said.shape != mean[:1].shape:
+        raise ContractError(
+            f"the network gives {list(said.shape)} for one input where the mean has "
+            f"{list(mean[:1].shape)}; both are [n, o], a column for each class or number"
+        )
+    likelihood, tangents = Likelihood(labels, noise), model.tangents()
+    root = model.prior_deviations(scales)
     search = _Search(root, steps, learning_rate, temper, sampled=posterior == "mean-field")
     order, draw = generator(seed, "variational", "order"), generator(seed, "variational", "draws")
-    batches = _Batches(len(x), batch_size, order)
-    while not search.over:
-        rows = batches.next()
+    batches = _batches(len(x), batch_size, order)
+    while search.taken < search.end:
+        rows = next(batches)
         weight = len(x) / len(rows)
         tangents.at(x[rows])
         moved = _drawn(tangents, search, mean[rows], draws, draw)
@@ -246,10 +289,6 @@ class _Search:
         return len(self.history)
 
     @property
-    def over(self) -> bool:
-        return self.taken >= self.end
-
-    @property
     def drawing(self) -> bool:
         return self.sampled and self.taken >= self.warm
 
@@ -277,15 +316,11 @@ class _Search:
             share = 2.0 / (self.taken + 1.0)
             self.curvature.lerp_(self.root.square() * curvature, share)
         self.middle.grad = self.root * gradient - self.temper * self.middle
-        self.adam.param_groups[0]["lr"] = self.rate * self._factor()
+        left = (self.end - self.taken + 1) / (self.end - self.cool + 1)
+        self.adam.param_groups[0]["lr"] = self.rate * min(1.0, left)
         self.adam.step()
         self._judge()
         return bound
-
-    def _factor(self) -> float:
-        if self.taken <= self.cool:
-            return 1.0
-        return (self.end - self.taken + 1) / (self.end - self.cool + 1)
 
     def _judge(self) -> None:
         """Let the rate fall as soon as two windows in a row have not improved on the best."""
@@ -308,19 +343,14 @@ class _Search:
         }
 
 
-class _Batches:
+def _batches(count: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:
     """Rows in random order, all of them once before any comes again."""
-
-    def __init__(self, count: int, size: int, draw: torch.Generator) -> None:
-        self.count, self.size, self.draw = count, min(size, count), draw
-        self.left = torch.empty(0, dtype=torch.int64)
-
-    def next(self) -> Tensor:
-        while len(self.left) < self.size:
-            more = torch.randperm(self.count, generator=self.draw)
-            self.left = torch.cat([self.left, more])
-        rows, self.left = self.left[: self.size], self.left[self.size :]
-        return rows
+    left, size = torch.empty(0, dtype=torch.int64), min(size, count)
+    while True:
+        while len(left) < size:
+            left = torch.cat([left, torch.randperm(count, generator=draw)])
+        yield left[:size]
+        left = left[size:]
 
 
 def _drawn(
@@ -329,23 +359,42 @@ def _drawn(
     """Outputs for draws of the weights at the inputs at hand, ``[draws, b, o]``."""
     middle = search.root * search.middle
     if not search.drawing:
-        return (mean + tangents.pushed(middle))[None]
+        return (mean + tangents.push(middle))[None]
     spread = search.root * search.spread
     steps = [spread * torch.randn(len(spread), generator=draw) for _ in range(-(-draws // 2))]
     if draws == 1:
-        return (mean + tangents.pushed(middle + steps[0]))[None]
-    at = mean + tangents.pushed(middle)
-    return torch.cat([paired(at, tangents.pushed(step)) for step in steps])[:draws]
+        return (mean + tangents.push(middle + steps[0]))[None]
+    at = mean + tangents.push(middle)
+    return _both_sides(at, [tangents.push(step) for step in steps])[:draws]
 
 
-def _refuse_settings(
-    posterior: str, steps: int, batch_size: int, rate: float, draws: int, temper: float
-) -> None:
-    if posterior not in ("mean-field", "map"):
-        raise SettingsError(f'posterior is "mean-field" or "map", got {posterior!r}')
-    for name, value in (("steps", steps), ("batch_size", batch_size), ("draws", draws)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise SettingsError(f"{name} is a whole number from 1, got {value!r}")
-    for name, number in (("learning_rate", rate), ("temper", temper)):
-        if not 0 < number < math.inf:
-            raise SettingsError(f"{name} is a number above 0, got {number!r}")
+def _both_sides(middle: Tensor, moves: Sequence[Tensor]) -> Tensor:
+    """A middle ``[n, o]`` with each move ``[n, o]`` added and taken away, ``[2 moves, n, o]``."""
+    return torch.stack([middle + sign * move for move in moves for sign in (1.0, -1.0)])
+
+
+def _mean_of(x: Tensor, labels: Tensor, mean: Tensor, noise: float | None) -> Tensor:
+    """The mean, float64; data that no posterior can be found for are refused."""
+    if len(x) == 0:
+        raise TaskError("there are no inputs; give at least one")
+    if mean.ndim != 2 or not len(mean) == len(labels) == len(x):
+        raise TaskError(
+            f"{len(x)} inputs, {len(labels)} labels and a mean of {list(mean.shape)}; give one "
+            "label and one row of the mean [n, o] for each input"
+        )
+    for name, values in (("inputs", x), ("mean", mean), ("labels", labels)):
+        if not bool(values.isfinite().all()):
+            raise TaskError(f"the {name} hold numbers that are not finite; drop or fill them")
+    if noise is None:
+        if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+            what = f"{labels.dtype} {list(labels.shape)}"
+            raise TaskError(f"labels are whole numbers [n], got {what}")
+        for code in (int(labels.min()), int(labels.max())):
+            if not 0 <= code < mean.shape[1]:
+                last = mean.shape[1] - 1
+                raise TaskError(f"labels are codes from 0 to {last}, but there is {code}")
+    elif not 0 < noise < math.inf:
+        raise SettingsError(f"noise is a variance above 0, got {noise!r}")
+    elif labels.shape != mean.shape:
+        raise TaskError(f"targets are {list(labels.shape)}, the mean {list(mean.shape)}")
+    return mean.detach().to("cpu", torch.float64)

@@ -14,17 +14,20 @@ from torch import Tensor
 
 from dovetail.adapt.classifier import LinearizedClassifier
 from dovetail.adapt.finetuned import FineTuned
-from dovetail.adapt.probe import Probe
-from dovetail.adapt.probe_regressor import ProbeRegressor
+from dovetail.adapt.probe import Probe, ProbeRegressor
 from dovetail.adapt.regressor import LinearizedRegressor
 from dovetail.adapt.ways_record import Adaptation, Band, Curve, Trial
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.progress import progress
 from dovetail.core.seeds import generator
-from dovetail.measure.calibration import brier, expected_calibration_error, nll, reliability
-from dovetail.measure.coverage import coverage, gaussian_nll
-from dovetail.measure.outputs import number_measures
-from dovetail.measure.temperature import fit_temperature
+from dovetail.measure.calibration import (
+    brier,
+    expected_calibration_error,
+    nll,
+    reliability,
+)
+from dovetail.measure.evaluate import number_measures
+from dovetail.measure.intervals import coverage, gaussian_nll
 from dovetail.parts.part import Part
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Split, Task
@@ -107,7 +110,7 @@ def compare_ways(
         show: Progress bar: ``None`` on a terminal only.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> found = compare_ways(build("mlp", hidden=(32,)), load_task("digits[0,1]"), ways=["probe"])
     >>> found.record.mean("probe", 10, "accuracy") > 0.9
     True
@@ -264,20 +267,11 @@ def _told(estimator: Any, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _calibrate(estimator: Any, inputs: Tensor, names: Any) -> float:
-    """Fit a temperature to labels that the way has not seen, and give it."""
-    if not isinstance(estimator, Probe):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without a mistake to learn from it stays at 1
-            return float(estimator.calibrate(inputs, names).temperature_)
-    logits = estimator.logits(inputs)
-    places = estimator.classes_.tolist()
-    codes = torch.tensor([places.index(name) for name in names.tolist()])
-    if bool((logits.argmax(1) == codes).all()):
-        return 1.0
-    found = fit_temperature(logits, codes)
-    estimator.coef_, estimator.intercept_ = estimator.coef_ / found, estimator.intercept_ / found
-    estimator.temperature_ *= found
-    return found
+    """Calibrate a way by labels that it has not seen: by what its temperature was multiplied."""
+    before = estimator.temperature_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without a mistake to learn from it stays as it was
+        return float(estimator.calibrate(inputs, names).temperature_ / before)
 
 
 def _curves(estimators: Mapping[str, Any], task: Task) -> tuple[Curve, ...]:

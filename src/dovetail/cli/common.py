@@ -10,18 +10,21 @@ from dovetail.cli.parsing import columns
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from typing import Any
 
+    from dovetail.core.settings import Setting
     from dovetail.core.views import View
     from dovetail.jobs.outcome import Outcome
 
 __all__ = [
     "add_data",
     "add_json",
+    "add_common",
     "add_record",
     "add_set",
+    "add_settings",
     "add_shelf",
     "aligned",
     "as_json",
@@ -39,6 +42,74 @@ __all__ = [
 def add_json(parser: argparse.ArgumentParser) -> None:
     """``--json``: one object for machines instead of words for people."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_settings(
+    parser: argparse._ActionsContainer, declared: Iterable[Setting], *, hidden: bool = False
+) -> None:
+    """A flag for each setting, as it is declared; what was not said stays ``None``.
+
+    So a flag that was given where it means nothing can be refused, and defaults are the verb's.
+
+    >>> from dovetail.settings.train import Loop
+    >>> parser = argparse.ArgumentParser("train")
+    >>> add_settings(parser, Loop.declared.values())
+    >>> said(parser.parse_args(["--epochs", "3", "--no-resume"]), Loop.declared)
+    {'epochs': 3, 'resume': False}
+    """
+    for one in declared:
+        about: dict[str, Any] = {"dest": one.name, "default": None}
+        about["help"] = argparse.SUPPRESS if hidden else one.words.replace("%", "%%")
+        if one.kind == "bool":
+            about["action"] = argparse.BooleanOptionalAction if one.default else "store_true"
+        else:
+            about |= {"type": _READS.get(one.kind, str), "metavar": one.metavar}
+            if one.many:
+                about |= {"nargs": "+"} if one.many == "+" else {"action": "append"}
+                about["type"] = str
+            elif one.type.startswith("float | str"):
+                about["type"] = _number_or_word
+        parser.add_argument(one.flag, **about)
+
+
+def said(args: argparse.Namespace, *settings: Iterable[str]) -> dict[str, Any]:
+    """What was said of these settings."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def spells(parser: argparse.ArgumentParser, **spellings: str) -> None:
+    """What the command says for arguments that are none of its options."""
+    getattr(parser, "spellings", {}).update(spellings)
+
+
+def add_common(parser: argparse.ArgumentParser, *, name: str = "", record: bool = True) -> None:
+    """What every command that works on tasks has: how they are read, shelf, data, seed, JSON.
+
+    ``name`` says what goes on the shelf under ``--name``.
+    """
+    if name:
+        parser.add_argument("--name", help=name)
+    parser.add_argument("--seed", type=int, default=0, help="of everything drawn (default: 0)")
+    add_task_options(parser)
+    add_shelf(parser)
+    add_data(parser)
+    if record:
+        add_record(parser)
+    add_json(parser)
+
+
+def common(args: argparse.Namespace) -> dict[str, Any]:
+    """What was said of that, for a job's frame."""
+    names = ("name", "seed", "shelf", "data", "resume", "checkpoint_seconds")
+    return {**said(args, names), "task_options": task_options(args)}
 
 
 def add_shelf(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +235,26 @@ def words(text: str) -> tuple[str, ...]:
     ('dcc', 'iiw')
     """
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them.
+
+    >>> numbers("1,10")
+    (1, 10)
+    """
+    if not all(word.isdecimal() for word in words(text)):
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 1,10, got {text!r}")
+    return tuple(map(int, words(text)))
+
+
+_READS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "tuple[str, ...]": words,
+    "tuple[int, ...]": numbers,
+}
+"""How values of settings are read, by their type."""
 
 
 def show(outcome: Outcome, args: argparse.Namespace) -> int:

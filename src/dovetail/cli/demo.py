@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the tour, telling it as it goes."""
-    from dovetail.core.limits import need_least
+    from dovetail.core.settings import need_least
 
     need_least("epochs", args.epochs, 1)
     import torch

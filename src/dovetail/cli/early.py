@@ -29,7 +29,7 @@ def need_tasks(names: Iterable[str | None], data: str | None) -> None:
 
 def need_parts(refs: Iterable[str | None], shelf: str) -> None:
     """Refuse a part that is neither in a folder nor on the shelf."""
-    from dovetail.shelf.places import need_part
+    from dovetail.shelf.names import need_part
 
     for ref in refs:
         if ref is not None:
@@ -41,7 +41,7 @@ def need_halves(refs: Iterable[str | None], side: str, shelf: str) -> None:
 
     A half that is named in full is one.
     """
-    from dovetail.shelf.places import HALVES, need_part
+    from dovetail.shelf.names import HALVES, need_part
 
     for ref in refs:
         if ref is not None:

@@ -77,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
         common.show(refused.outcome, args)  # as data, and the record; people read the message
         if args.json:
             raise
-        raise ContractError(f"{refused}\n\n{common.as_text(refused.repairs)}".rstrip()) from None
+        raise ContractError(
+            f"{refused.marked}\n\n{common.as_text(refused.repairs)}".rstrip()
+        ) from None
 
 
 def _refuse_both(args: argparse.Namespace) -> None:

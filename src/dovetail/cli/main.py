@@ -59,45 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         if not _users_mistake(error):
             raise
-        print(f"dovetail: {_in_options(harmless(str(error)))}", file=sys.stderr)
+        from dovetail.core.errors import DovetailError
+
+        if isinstance(error, DovetailError):
+            message = error.spelled(args.parser.spell)
+        else:
+            message = harmless(str(error))
+        print(f"dovetail: {message}", file=sys.stderr)
         return 2
-
-
-_OPTIONS = {
-    "adapters=True": "--adapters",
-    "force=True": "--force",
-    "all_versions=True": "--all",
-    'unreadable="skip"': "--task-set unreadable=skip",
-    "resume=False": "--no-resume",
-    "split='validation'": "--split validation",
-    "scheme='joint'": "--scheme joint",
-    "by=('rp',)": "--by rp",
-    "out of by=": "out of --by",
-    "or say channels=": "or say --channels",
-    "auxiliaries=": "--auxiliary",
-    "moving=True": "--moving",
-    "rp_head=": "--rp",
-    "extend it first: reuse.extend_classes": "extend it first with 'dovetail reuse extend'",
-    "which by= does": "which --by does",
-    "at= names": "--at names",
-    "say at= to": "say --at to",
-    "of common=": "of --common",
-    "build it with classes=": "build it with --set classes=",
-    "norms='batch'": "--norms batch",
-    "pass overwrite=True": "say --replace",
-    "pass most_bytes=": "say --most-gigabytes; in bytes it is ",
-    "exactly with lossless=": "exactly with --lossless ",
-    "norms='recalibrated'": "--norms recalibrated",
-    "fit.auxiliaries['rp'] of shared_head(by=('dcc', 'rp'))": "of 'reuse devices --by dcc,rp'",
-    "one train.compatible(..., by=('rp', ...))": "one 'train --how compatible --by rp'",
-}
-"""How the command line spells what errors call by their Python names."""
-
-
-def _in_options(message: str) -> str:
-    for python, option in _OPTIONS.items():
-        message = message.replace(python, option)
-    return message
 
 
 def _users_mistake(error: Exception) -> bool:

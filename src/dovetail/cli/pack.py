@@ -82,6 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", help="measure before and after on this task's test split")
     parser.add_argument("--seed", type=int, help="of the weights that are sampled (default: 0)")
     common.add_task_options(parser)
+    common.spells(parser, overwrite="--replace")
     common.add_shelf(parser)
     parser.set_defaults(shelf=None)  # so that one that says nothing can be refused
     common.add_data(parser)

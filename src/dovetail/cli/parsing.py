@@ -33,20 +33,54 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line, as all of dovetail's."""
+    """A parser whose mistakes are one line, as all of dovetail's.
+
+    ``spellings`` has what stands for arguments that are no option's destination.
+    """
 
     def __init__(self, **about: Any) -> None:
         super().__init__(**{"formatter_class": Help, **about})
+        self.spellings: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is, and leave with 2."""
         self.exit(2, f"dovetail: {harmless(message)}; see '{self.prog} --help'\n")
 
+    def spell(self, name: str, value: str) -> str:
+        """An argument of an error, as this command has it: by the destination of its options.
+
+        Arguments of builders (``set.``) and of tasks (``task_set.``) have an option in common.
+
+        >>> parser = Parser(prog="join")
+        >>> _ = parser.add_argument("--norms"), parser.add_argument("--all", dest="all_versions")
+        >>> parser.spell("norms", "='batch'"), parser.spell("all_versions", "=True")
+        ('--norms batch', '--all')
+        >>> parser.spell("set.classes", "=10"), parser.spell("weights", "=")
+        ('--set classes=10', 'weights=')
+        """
+        if name in self.spellings:
+            return self.spellings[name].format(value.removeprefix("="))
+        through, dot, inner = name.partition(".")
+        plain = value.removeprefix("=")
+        if plain.startswith("("):
+            plain = plain.strip("()").removesuffix(",").replace(", ", ",")
+        plain = plain.replace("'", "").replace('"', "")
+        if dot:
+            return f"--{through.replace('_', '-')} {inner}{'=' if plain else ''}{plain}"
+        options = (each.option_strings for each in self._actions if each.dest == name)
+        long = (flag for strings in options for flag in strings if flag.startswith("--"))
+        flag = next(long, None)
+        if flag is None:
+            return name + value
+        if plain == "False":
+            return f"--no-{flag.removeprefix('--')}"
+        return flag if plain in ("", "True") else f"{flag} {plain}"
+
 
 class Branch(Parser):
     """The parser of one command or action, which comes to be when it is asked to parse.
 
-    ``fill`` adds its arguments.
+    ``fill`` adds its arguments; ``words`` is what there is to parse.
     """
 
     def __init__(self, *, fill: Callable[[Parser], None], **about: Any) -> None:
@@ -58,6 +92,8 @@ class Branch(Parser):
             fill, about = self._later
             self._later = None
             super().__init__(**about)
+            self.words: list[str] = list(words[0] or ()) if words else []
+            self.set_defaults(parser=self)
             fill(self)
         return super().parse_known_args(*words, **into)
 
@@ -70,8 +106,9 @@ def branches(
     >>> parser = Parser(prog="shelf")
     >>> actions = branches(parser, "actions", dest="action")
     >>> _ = actions.add_parser("ls", help="list", fill=lambda ls: ls.set_defaults(wide=True))
-    >>> parser.parse_args(["ls"])
-    Namespace(action='ls', wide=True)
+    >>> args = parser.parse_args(["ls"])
+    >>> args.action, args.wide
+    ('ls', True)
     """
     return parser.add_subparsers(
         title=title,

@@ -29,11 +29,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     from dovetail.cli.early import need_parts, need_tasks
-    from dovetail.core.limits import need_least
+    from dovetail.core.settings import need_least
 
     need_parts([args.part], args.shelf)
     if args.most is not None:
-        need_least("--most", args.most, 1)
+        need_least("most", args.most, 1)
     need_tasks([args.inputs], args.data)
     from dovetail.jobs.predict import predict
 

@@ -41,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report."""
     from dovetail.core.errors import FormatError
-    from dovetail.shelf.places import need_folder
+    from dovetail.shelf.names import need_folder
 
     if not args.records and args.shelf is None:
         raise FormatError("nothing to report: give record files, a folder of them, or --shelf")

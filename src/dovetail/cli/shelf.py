@@ -148,12 +148,12 @@ def _is_plain(args: argparse.Namespace) -> bool:
 
 def _tell(args: argparse.Namespace, paper: str) -> int:
     """Say what was said the last time if nothing has changed, which takes next to nothing."""
-    from dovetail.shelf import glance, places
+    from dovetail.shelf import glance, names
 
     try:
         now = glance.stamps(args.shelf)
         if args.action == "show":
-            places.need_part(args.part, args.shelf)
+            names.need_part(args.part, args.shelf)
     except OSError:  # a closed folder, which the list has words for
         return common.show(_outcome(args), args)
     if not now and args.action == "ls":

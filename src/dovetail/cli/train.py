@@ -1,44 +1,30 @@
 """Train a network on a task, measure it on the test split, and put it on the shelf.
 
 A run that was interrupted goes on where it stopped when the same command is given again.
-With --how modular the network is trained module by module: the body on which examples are alike,
-the output module on as few labels as one a class.  With --how compatible a network is trained on
-each of several tasks, so that the front of one works with the head of another.  With --how
-self-supervised the front of a network is trained without any labels.  With --how closed-form a
-perceptron is solved for, layer by layer, without steps: seconds, and no rate to choose.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 
 from dovetail.cli import common
+from dovetail.settings.train import WAYS, chosen
 
 __all__ = ["EXAMPLE", "add", "run"]
 
-EXAMPLE = "dovetail train digits --net lenet5 --set norm=batch --epochs 20 --name lenet"
-MODULAR_EXAMPLE = (
-    "dovetail train digits --how modular --set unit=true --labels-per-class 1 --supervision pairs"
-)
-COMPATIBLE_EXAMPLE = (
-    "dovetail train digits 'digits~inverted' --how compatible --by dcc,rp,iiw --at conv2 "
-    "--set norm=batch --name pair"
-)
-AVERAGING_EXAMPLE = (
-    "torchrun --standalone --nproc-per-node 2 -m dovetail train mnist --average-every 50"
-)
-CLOSED_FORM_EXAMPLE = "dovetail train digits --how closed-form --set hidden=[300] --name solved"
+EXAMPLE = next(iter(WAYS.values())).example
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the command."""
+    """Arguments of the command; help tells those of the way that ``--how`` names."""
+    how = _how(getattr(parser, "words", []))
     parser.add_argument(
         "task",
         nargs="+",
         help="digits, mnist, ..., a folder of images, or a .csv, .parquet or .npz file; or made of "
         "one, as 'digits[0,1,2]~rot90'; several with --how compatible",
     )
-    common.add_task_options(parser)
     parser.add_argument("--net", help="mlp, lenet5, resnet8, resnet20, ... (default: lenet5)")
     common.add_set(parser)
     parser.add_argument(
@@ -48,187 +34,41 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="start from this part instead; with several tasks one for all, or one for each",
     )
+    ways = "\n".join(f"  {way.name:16} {way.help}" for way in WAYS.values())
     parser.add_argument(
         "--how",
-        default="end-to-end",
-        help="way to train: end-to-end (default), modular, compatible, self-supervised or "
-        "closed-form",
+        default=next(iter(WAYS)),
+        metavar="WAY",
+        help=f"way to train (default: {next(iter(WAYS))})",
     )
-    parser.add_argument("--name", help="name on the shelf (default: net and task)")
-    # Without defaults here, so that a flag that was given where it means nothing can be refused.
-    parser.add_argument("--epochs", type=int, help="passes over the data (default: 20)")
-    parser.add_argument("--batch-size", type=int, help="examples a step (default: 64)")
-    parser.add_argument("--optimiser", help="sgd (default), adam or adamw")
-    parser.add_argument("--lr", type=float, help="peak learning rate (default: 0.1)")
-    parser.add_argument("--weight-decay", type=float, help="(default: 0.0005)")
-    parser.add_argument("--schedule", help="one-cycle (default), cosine or constant")
-    parser.add_argument("--clip", type=float, help="scale a longer gradient down to this length")
-    parser.add_argument(
-        "--patience",
-        type=int,
-        help="stop after so many epochs, or layers with --how closed-form, without progress",
-    )
-    parser.add_argument("--augment", help="such as flip,shift:2,cutout:4,rotate:10")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", help="auto (default), cpu, cuda, ...")
-    parser.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        metavar="SECONDS",
-        help="how often an unfinished run is saved (default: 10)",
-    )
-    parser.add_argument(
-        "--resume",
-        action=argparse.BooleanOptionalAction,
-        help="go on with an unfinished run of the same settings (default), or begin anew",
-    )
-    parser.add_argument(
-        "--keep-epochs",
-        type=int,
-        metavar="N",
-        help="also shelve the network of every Nth epoch, as NAME.epoch03",
-    )
-    parser.add_argument(
-        "--at",
-        action="append",
-        metavar="POINT",
-        help="cut here (default: before the last layer); repeated, with --how modular in the order "
-        "of the network, with --how compatible a point for each task",
-    )
-    parser.add_argument(
-        "--pretext",
-        help="of compatible and self-supervised training: rotation (default), jigsaw or views",
-    )
-    _add_averaging(parser)
-    _add_modular(parser)
-    _add_compatible(parser)
-    _add_closed_form(parser)
-    common.add_shelf(parser)
-    common.add_data(parser)
-    common.add_record(parser)
-    common.add_json(parser)
+    common.add_common(parser, name="name on the shelf (default: net and task)")
+    about = "ways to train (--how WAY --help has the options of each)"
+    parser.description = f"{parser.description or ''}\n{about}:\n{ways}"
+    parser.epilog = f"example:\n  {WAYS[how].example}"
+    own = WAYS[how].settings.declared
+    group = parser.add_argument_group(f"with --how {how}")
+    common.add_settings(group, own.values())
+    others = {n: one for way in WAYS.values() for n, one in way.settings.declared.items()}
+    common.add_settings(parser, (o for n, o in others.items() if n not in own), hidden=True)
 
 
-def _add_averaging(parser: argparse.ArgumentParser) -> None:
-    """Options of a training in several processes."""
-    group = parser.add_argument_group(
-        "in several processes", f"each trains on its share of the examples: {AVERAGING_EXAMPLE}"
-    )
-    group.add_argument(
-        "--average-every",
-        type=int,
-        metavar="K",
-        help="go on from the mean of all processes' weights, sent packed, after every K steps",
-    )
-    group.add_argument(
-        "--extra-bits", type=int, metavar="C", help="bits a weight beyond its entropy (default: 6)"
-    )
+def _how(words: list[str]) -> str:
+    """The way that is asked for, as far as one can tell before parsing.
 
-
-def _add_modular(parser: argparse.ArgumentParser) -> None:
-    """Options that only training in modules has; without a value they are left to the trainer."""
-    group = parser.add_argument_group("with --how modular", f"such as: {MODULAR_EXAMPLE}")
-    group.add_argument("--objective", help="proxy of the body: al (default), utal, cts, nmse, ...")
-    group.add_argument(
-        "--labels-per-class",
-        type=int,
-        metavar="K",
-        help="labelled examples a class for the output module (default: all)",
-    )
-    group.add_argument(
-        "--supervision", help="what the body is told: labels (default), or pairs only"
-    )
-    group.add_argument("--pairs", type=int, metavar="N", help="how many pairs (default: examples)")
-    group.add_argument("--head-loss", help="cross-entropy (default), mse or hinge")
-    group.add_argument("--head-epochs", type=int, help="epochs of the output module")
-    group.add_argument(
-        "--modules",
-        action="store_true",
-        help="also shelve the modules, as NAME.module1 and NAME.head",
-    )
-
-
-def _add_compatible(parser: argparse.ArgumentParser) -> None:
-    """Options that only training for compatibility has."""
-    group = parser.add_argument_group("with --how compatible", f"such as: {COMPATIBLE_EXAMPLE}")
-    group.add_argument(
-        "--by",
-        type=common.words,
-        metavar="A,B",
-        help="what makes the parts fit: any of dcc (a shared head for the common classes), rp (a "
-        "shared head for the pretext), iiw (identical initial weights); default: all",
-    )
-    group.add_argument(
-        "--scheme", help="joint (default), or incremental: one network after the other"
-    )
-    group.add_argument(
-        "--channels", type=int, metavar="N", help="what adapters map the channels at the cut to"
-    )
-    group.add_argument(
-        "--auxiliary",
-        action="append",
-        metavar="HEAD",
-        help="train against this shelved head, NAME.dcc or NAME.rp of an earlier training, or "
-        "rp=ANY.NAME; frozen with --scheme incremental; may be repeated",
-    )
-    group.add_argument(
-        "--common", type=common.words, metavar="A,B", help="classes of dcc (default: all shared)"
-    )
-    group.add_argument(
-        "--project-conflicts",
-        action="store_true",
-        help="take what is opposed out of the gradients before they are added",
-    )
-
-
-def _add_closed_form(parser: argparse.ArgumentParser) -> None:
-    """Options that only fitting in closed form has."""
-    group = parser.add_argument_group("with --how closed-form", f"such as: {CLOSED_FORM_EXAMPLE}")
-    group.add_argument(
-        "--projection",
-        type=common.words,
-        metavar="A,B",
-        help="where the targets of the layers come from: auto (default), random, pca, sorted-pca, "
-        "deterministic, ...; one, or one for each layer",
-    )
-    group.add_argument(
-        "--tries", type=int, metavar="N", help="random projections tried for a layer (default: 5)"
-    )
-    group.add_argument(
-        "--ridge", type=_number_or_auto, metavar="X", help="penalty, or auto (default)"
-    )
-    group.add_argument("--solver", help="auto (default), cholesky, eigen, pinv or lstsq")
-    group.add_argument(
-        "--target-scale", type=float, metavar="X", help="scale of the layers' targets (default: 1)"
-    )
-    group.add_argument(
-        "--label-weight",
-        type=_number_or_auto,
-        metavar="X",
-        help="weight of the labels in the layers' targets, or auto (default)",
-    )
-    group.add_argument(
-        "--ema", type=float, metavar="X", help="weigh labels by the errors so far, with this decay"
-    )
-    group.add_argument(
-        "--rank", type=int, metavar="R", help="cut hidden layers to this rank (default: none)"
-    )
-    group.add_argument(
-        "--precision", help="of the weights on the shelf: float32 (default) or float64"
-    )
-
-
-def _number_or_auto(text: str) -> float | str:
-    return text if text == "auto" else float(text)
+    >>> _how(["digits", "--how", "modular"]), _how(["--how=compatible"]), _how(["--how", "magic"])
+    ('modular', 'compatible', 'end-to-end')
+    """
+    asked = [after for word, after in pairwise(words) if word == "--how"]
+    asked += [word.removeprefix("--how=") for word in words if word.startswith("--how=")]
+    return next((word for word in asked if word in WAYS), next(iter(WAYS)))
 
 
 def run(args: argparse.Namespace) -> int:
     """Train and shelve."""
     from dovetail.cli.early import need_parts, need_tasks
-    from dovetail.jobs.train_ways import OPTIONS, check_asked
 
-    options = {name: getattr(args, name) for name in ("patience", *OPTIONS)}
-    check_asked(
+    options = common.said(args, *(way.settings.declared for way in WAYS.values()))
+    chosen(
         args.how,
         options,
         tasks=len(args.task),
@@ -242,15 +82,10 @@ def run(args: argparse.Namespace) -> int:
 
     outcome = train(
         args.task,
-        task_options=common.task_options(args),
         net=args.net,
         args=dict(args.args),
         start=args.start,
         how=args.how,
-        name=args.name,
-        shelf=args.shelf,
-        data=args.data,
-        seed=args.seed,
-        **options,
+        **{**options, **common.common(args)},
     )
     return common.show(outcome, args) if outcome.view else 0  # only one of several processes shows

@@ -47,6 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="of a file: refuse to unpack to more (default: what packing rarely exceeds)",
     )
+    common.spells(parser, overwrite="--replace", most_bytes="--most-gigabytes; in bytes it is {}")
     common.add_shelf(parser)
     parser.set_defaults(shelf=None)  # so that one that says nothing can be refused
     common.add_json(parser)

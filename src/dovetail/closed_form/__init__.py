@@ -8,11 +8,10 @@ recurrence they fit by; ``stitch`` maps the features of one network to those of 
 'stitch'
 """
 
-from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.estimators import PlatonicClassifier, PlatonicRegressor
 from dovetail.closed_form.fit_record import PlatonicFit
 from dovetail.closed_form.patches import patch_layer
 from dovetail.closed_form.platonic import LayerFit, Platonic, platonic
-from dovetail.closed_form.regressor import PlatonicRegressor
 from dovetail.closed_form.rows import Block, HeldRows, StreamedRows
 from dovetail.closed_form.stitch import stitch
 

@@ -28,8 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dovetail.closed_form.layers import Activation, Layer
-from dovetail.closed_form.low_rank import cut_to_rank
+from dovetail.closed_form.layers import Activation, Layer, cut_to_rank
 from dovetail.closed_form.projections import (
     LABEL_WEIGHTS,
     PROJECTIONS,
@@ -141,7 +140,7 @@ def platonic(
             the errors behind each hidden layer; ``None`` for none.
         patience: Stop after so many layers without a lower LSD, and keep the layers up to the
             lowest.
-        rank: Cut the weights of hidden layers to this rank (:mod:`~dovetail.closed_form.low_rank`);
+        rank: Cut the weights of hidden layers to this rank (:mod:`~dovetail.closed_form.layers`);
             ``None`` leaves them whole.
         seed: Of the random projections.
         on_layer: Called with a layer's number and :class:`LayerFit` after each.

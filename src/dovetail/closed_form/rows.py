@@ -59,6 +59,16 @@ class Block(NamedTuple):
     weights: Tensor | None = None
     importance: Tensor | None = None
 
+    def take(self, which: slice | Tensor) -> Block:
+        """Some of the rows, by a slice or a mask ``[b]``.
+
+        >>> Block(torch.ones(3, 2), torch.ones(3, 1)).take(slice(1, 3)).z.shape
+        torch.Size([2, 2])
+        """
+        weights = None if self.weights is None else self.weights[which]
+        importance = None if self.importance is None else self.importance[which]
+        return Block(self.z[which], self.y[which], weights, importance)
+
 
 class Rows(Protocol):
     """Rows as the layers so far leave them."""
@@ -112,20 +122,16 @@ class HeldRows:
 
     def blocks(self) -> Iterator[Block]:
         """All rows, block by block."""
-        for part in self._parts(self.z.shape[1]):
-            yield Block(
-                self.z[part],
-                self.y[part],
-                None if self.weights is None else self.weights[part],
-                None if self.importance is None else self.importance[part],
-            )
+        whole = Block(self.z, self.y, self.weights, self.importance)
+        yield from map(whole.take, self._parts(self.z.shape[1]))
 
     def best_of(
         self, layers: Sequence[Layer], judge: Judge, step: int = 1
     ) -> tuple[int, Moments, HeldRows]:
         """Each layer in turn; the representation of the best so far is kept, no other."""
         if step > 1 and len(layers) > 1:
-            some = self._every(step)
+            places = one_in(step, 0, len(self.z)).to(self.z.device)
+            some = HeldRows(*Block(self.z, self.y, self.weights).take(places), shared=self.shared)
             scores = judge([some._behind(layer)[1] for layer in layers])
             which = scores.index(min(scores))
             _, moments, rows = self.best_of([layers[which]], judge)
@@ -143,11 +149,6 @@ class HeldRows:
         """The rows with their importance brought up to date."""
         found = [_importance(block, head, decay) for block in self.blocks()]
         return replace(self, importance=torch.cat(found))
-
-    def _every(self, step: int) -> HeldRows:
-        some = one_in(step, 0, len(self.z)).to(self.z.device)
-        weights = None if self.weights is None else self.weights[some]
-        return HeldRows(self.z[some], self.y[some], weights, shared=self.shared)
 
     def _behind(self, layer: Layer) -> tuple[Tensor, Moments]:
         width = layer.weights.shape[1]
@@ -289,9 +290,8 @@ def reweighed(rows: Rows, moments: Moments) -> Moments:
 
     The features' own scatter is known; only what meets the labels is summed anew.
     """
-    d, k = moments.d, moments.k
-    cross = moments.cross.new_zeros(d, k)
-    labels = Moments(0, k, moments.mean.device)
+    cross = torch.zeros_like(moments.cross)
+    labels = Moments(0, moments.k, moments.mean.device)
     for z, y, weights, importance in rows.blocks():
         told = y if importance is None else y * importance[:, None]
         labels.update(z[:, :0], told, weights)
@@ -300,14 +300,8 @@ def reweighed(rows: Rows, moments: Moments) -> Moments:
         )
     if rows.shared:
         cross, labels = merge_across(Added(cross)).tensor, merge_across(labels)
-    found = Moments(d, k, moments.mean.device)
-    found.rows, found.weight = moments.rows, moments.weight
-    found.mean = torch.cat([moments.feature_mean, labels.mean])
-    found.scatter[:d, :d] = moments.features
-    found.scatter[:d, d:] = cross
-    found.scatter[d:, :d] = cross.T
-    found.scatter[d:, d:] = labels.scatter
-    return found
+    mean = torch.cat([moments.feature_mean, labels.mean])
+    return Moments.of(moments.rows, moments.weight, mean, moments.features, cross, labels.targets)
 
 
 class Added:

@@ -11,7 +11,8 @@ each is divided by its own deviation instead, :math:`s_j^2 = \operatorname{Var} 
 
 Numbers to predict are standardised column by column.
 
-All of it is affine, and is folded into the first and the last layer afterwards.
+How far columns reach is found in sums that merge (:class:`Spread`).  All of it is affine, and is
+folded into the first and the last layer afterwards.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ from torch import Tensor
 
 from dovetail.closed_form.layers import Layer
 from dovetail.closed_form.platonic import Platonic
-from dovetail.closed_form.spread import Spread
+from dovetail.closed_form.rows import Block
 from dovetail.core.errors import TaskError
+from dovetail.linalg.moments import Moments
 
-__all__ = ["SCALES", "Scaling", "scaling_of"]
+__all__ = [
+    "SCALES",
+    "Scaling",
+    "Spread",
+    "scaling_of",
+]
 
 SCALES = ("together", "each")
 """What inputs are divided by: one number for all, or each by its own deviation."""
@@ -39,8 +46,10 @@ ROUNDED = 16 * torch.finfo(torch.float64).eps
 class Scaling:
     """``z = (x - centre) * factor`` for inputs ``[d]``, the same for targets ``[k]``.
 
-    >>> one = torch.ones(1).double()
-    >>> Scaling(3 * one, one / 2, one, one).inputs(torch.tensor([[5.0]]).double())
+    Weights of rows are divided by ``row_weight``.
+
+    >>> one, row = torch.ones(1).double(), torch.tensor([[5.0]]).double()
+    >>> Scaling(3 * one, one / 2, one, one).scaled(Block(row, row)).z
     tensor([[1.]], dtype=torch.float64)
     """
 
@@ -48,14 +57,15 @@ class Scaling:
     factor: Tensor
     target_centre: Tensor
     target_factor: Tensor
+    row_weight: float = 1.0
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """Rows ``[n, d]`` as the recurrence wants them."""
-        return (x - self.centre).mul_(self.factor)
-
-    def targets(self, y: Tensor) -> Tensor:
-        """Targets ``[n, k]`` as the recurrence wants them."""
-        return (y - self.target_centre).mul_(self.target_factor)
+    def scaled(self, rows: Block) -> Block:
+        """Raw rows ``[n, d]`` with targets ``[n, k]`` as the recurrence wants them."""
+        return Block(
+            (rows.z - self.centre).mul_(self.factor),
+            (rows.y - self.target_centre).mul_(self.target_factor),
+            None if rows.weights is None else rows.weights / self.row_weight,
+        )
 
     def folded(self, network: Platonic) -> list[Layer]:
         """The layers that do to raw inputs what the network does to scaled ones, head included."""
@@ -108,4 +118,103 @@ def scaling_of(spread: Spread, inputs: int, columns: int, by: str = "together") 
                 "are beyond float64; bring them nearer to one"
             )
         scale = torch.where(known, deviation, torch.ones_like(deviation))
-    return Scaling(spread.mean[:inputs], factor, centre, scale.reciprocal())
+    return Scaling(
+        spread.mean[:inputs], factor, centre, scale.reciprocal(), row_weight=spread.row_weight
+    )
+
+
+class Spread:
+    r"""Weighted mean and variance of each of ``columns`` columns, its least and greatest value.
+
+    The variance is kept as :math:`\sum_i w_i (a_i - \bar a)^2`, which two shares of the rows add up
+    without losing digits to a common offset.  The extremes tell a column that never changes from
+    one whose rounding errors do.
+
+    >>> spread = Spread(1).update(torch.tensor([[1.0], [3.0]])).update(torch.tensor([[5.0]]))
+    >>> spread.mean, spread.variance, spread.constant
+    (tensor([3.], dtype=torch.float64), tensor([2.6667], dtype=torch.float64), tensor([False]))
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.moments = Moments(columns, diagonal="both")
+        self.whole = True
+        self.low = torch.full((columns,), torch.inf, dtype=torch.float64)
+        self.high = torch.full((columns,), -torch.inf, dtype=torch.float64)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there were."""
+        return self.moments.rows
+
+    @property
+    def weight(self) -> float:
+        """What they weigh together."""
+        return self.moments.weight
+
+    @property
+    def mean(self) -> Tensor:
+        """Of each column ``[c]``."""
+        return self.moments.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Of each column ``[c]``."""
+        return self.moments.features / self.moments.weight
+
+    @property
+    def row_weight(self) -> float:
+        """What weights are divided by: whole ones count copies of rows, others only compare them.
+
+        >>> Spread(1).update(torch.rand(4, 1), torch.tensor([0.5, 0.0, 0.5, 0.25])).row_weight
+        0.3125
+        """
+        return 1.0 if self.whole else self.weight / self.rows
+
+    @property
+    def constant(self) -> Tensor:
+        """Which columns never change ``[c]``."""
+        return self.low == self.high
+
+    def update(self, values: Tensor, weights: Tensor | None = None) -> Spread:
+        """Add rows ``[b, c]`` with positive weights ``[b]`` (one unless said)."""
+        if len(values) == 0:
+            return self
+        self._refuse_other(values.shape[1])
+        self.moments.update(values, weights=weights)
+        self.whole &= weights is None or bool((weights == weights.round()).all())
+        self._reach(values.amin(0).double(), values.amax(0).double())
+        return self
+
+    def merge(self, other: Spread) -> Spread:
+        """Add the rows another has seen."""
+        self._refuse_other(len(other.mean))
+        self.moments.merge(other.moments)
+        self.whole &= other.whole
+        self._reach(other.low, other.high)
+        return self
+
+    def _reach(self, low: Tensor, high: Tensor) -> None:
+        self.low, self.high = self.low.minimum(low), self.high.maximum(high)
+
+    def _refuse_other(self, columns: int) -> None:
+        if columns != len(self.mean):
+            raise TaskError(
+                f"rows of {columns} columns meet rows of {len(self.mean)}; all must have the same"
+            )
+
+    def state(self) -> dict[str, Tensor]:
+        """All of it as tensors by name, to send to another process."""
+        own = {"whole": torch.tensor(self.whole), "low": self.low, "high": self.high}
+        return own | self.moments.state()
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> Spread:
+        """What :meth:`state` gave.
+
+        >>> Spread.from_state(Spread(2).update(torch.rand(3, 2)).state()).rows
+        3
+        """
+        found = cls(0)
+        found.moments = Moments.from_state(state)
+        found.whole, found.low, found.high = bool(state["whole"]), state["low"], state["high"]
+        return found

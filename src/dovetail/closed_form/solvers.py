@@ -300,18 +300,18 @@ def least_distances(several: Sequence[Moments]) -> list[float]:
     if not several:
         return []
     d = several[0].d
-    scatter = torch.stack([moments.scatter for moments in several])
-    sizes = scatter.diagonal(dim1=1, dim2=2).clamp(min=0).rsqrt()
+    features = torch.stack([moments.features for moments in several])
+    sizes = features.diagonal(dim1=1, dim2=2).clamp(min=0).rsqrt()
     changing = torch.stack([_changing(moments) for moments in several])
-    scale = torch.where(changing, sizes[:, :d], 0.0)
-    scaled = scatter[:, :d, :d] * scale[:, :, None] * scale[:, None]
+    scale = torch.where(changing, sizes, 0.0)
+    scaled = features * scale[:, :, None] * scale[:, None]
     scaled.diagonal(dim1=1, dim2=2).fill_(1.0)
     factors, failed = torch.linalg.cholesky_ex(scaled)
     pivots = factors.diagonal(dim1=1, dim2=2).square()
     solid = (failed == 0) & (pivots > d * EPS).all(1) & pivots.isfinite().all(1)
-    cross = scatter[:, :d, d:] * scale[:, :, None]
+    cross = torch.stack([moments.cross for moments in several]) * scale[:, :, None]
     explained = torch.linalg.solve_triangular(factors, cross, upper=False).square().sum((1, 2))
-    left = scatter.diagonal(dim1=1, dim2=2)[:, d:].sum(1) - explained
+    left = torch.stack([moments.targets.trace() for moments in several]) - explained
     return [
         max(0.0, told) / max(moments.weight, 1e-300)
         if sure

@@ -23,11 +23,10 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 from dovetail.linalg.least_squares import LeastSquares
 from dovetail.linalg.ridge_sums import Linear
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import refuse_other_inputs
-from dovetail.parts.origin import Origin
+from dovetail.measure.forward import outputs_of, refuse_other_inputs
+from dovetail.parts.facts import Origin
+from dovetail.parts.joining import Seam, seam, stitch_part, with_shape
 from dovetail.parts.part import Part, as_part, ports_of
-from dovetail.parts.stitching import Seam, seam, stitch_part, with_shape
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["stitch"]

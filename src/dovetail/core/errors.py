@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import reprlib
 
-from dovetail.core.words import harmless, one_line, shortened
+from dovetail.core.words import harmless, listed, one_line, shortened
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import ClassVar
+    from collections.abc import Callable, Iterable
+    from typing import Any, ClassVar
 
 __all__ = [
     "ContractError",
@@ -26,6 +26,7 @@ __all__ = [
     "ShelfError",
     "TaskError",
     "TrainingError",
+    "argument",
     "first_line",
     "nearest",
     "shown",
@@ -48,14 +49,32 @@ class DovetailError(Exception):
     True
     >>> len(str(FormatError(f"no part {'x' * 300_000}; name another"))) <= 1000
     True
+
+    Arguments are named by :func:`argument`, so that each door spells them its own way.
+
+    >>> error = SettingsError(f"{argument('epochs')} must be at least 1; say {argument('at', ...)}")
+    >>> print(error, error.spelled(lambda name, _: f"--{name}"), sep="\\n")
+    epochs must be at least 1; say at=
+    --epochs must be at least 1; say --at
     """
 
     _lines: ClassVar[bool] = True  # whether a message may have several
 
-    def __init__(self, *said: object) -> None:
-        super().__init__(*(self._readable(one) if isinstance(one, str) else one for one in said))
+    def __init__(self, message: str = "") -> None:
+        self.marked = message
+        super().__init__(self.spelled(lambda name, value: f"{name.rpartition('.')[2]}{value}"))
 
-    def _readable(self, message: str) -> str:
+    def spelled(self, spell: Callable[[str, str], str]) -> str:
+        """The message, its arguments as ``spell(name, value)`` has them.
+
+        A value is what follows the name in Python: ``"=True"``, ``"='batch'"``, ``"="``, or ``""``.
+        """
+        words = []
+        for piece in self.marked.split(_BEGIN):
+            called, end, rest = piece.partition(_END)
+            name, equals, value = called.partition("=")
+            words.append(spell(name, equals + value) + rest if end else piece)
+        message = "".join(words)
         lines = harmless(message).split("\n") if self._lines else [one_line(message)]
         return shortened("\n".join(shortened(line, _LONGEST_LINE) for line in lines), _LONGEST)
 
@@ -140,6 +159,21 @@ class MissingExtraError(DovetailError, ImportError):
     """
 
 
+_BEGIN, _END, _UNSAID = "\x02", "\x03", object()
+
+
+def argument(name: str, value: Any = _UNSAID) -> str:
+    """An argument in a message of ours: its name alone, or with a value; ``...`` for any value.
+
+    Arguments of a builder are called ``set.classes``, those of a task ``task_set.unreadable``.
+
+    >>> print(DovetailError(f"pass {argument('force', True)}, or build it: {argument('set.n', 3)}"))
+    pass force=True, or build it: n=3
+    """
+    said = "" if value is _UNSAID else "=" if value is ... else f"={value!r}"
+    return f"{_BEGIN}{name}{said}{_END}"
+
+
 def first_line(error: BaseException) -> str:
     """What an error of others says, in one line; its class when it says nothing.
 
@@ -177,10 +211,7 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
     close = get_close_matches(name, known, n=most, cutoff=0.5) if len(name) <= 200 else []
     if close:
         return f"; did you mean {', '.join(close)}?"
-    if not known:
-        return ""
-    shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
-    return f"; there is {shown}"
+    return f"; there is {listed(known)}" if known else ""
 
 
 def _brief(most: int) -> reprlib.Repr:

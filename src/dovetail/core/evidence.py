@@ -6,8 +6,9 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.core.declared import text
 from dovetail.core.records import Record
-from dovetail.core.views import Cell, Table, Text, View, refuse_mostly_empty
+from dovetail.core.views import Cell, Table, refuse_mostly_empty
 
 __all__ = ["Evidence", "environment"]
 
@@ -30,8 +31,13 @@ class Evidence(Record, kind="evidence"):
         """The claim as a heading."""
         return self.claim[:1].upper() + self.claim[1:]
 
-    def view(self) -> View:
-        """The verdict and the rows."""
+    @property
+    def verdict(self) -> str:
+        """Whether the claim holds, and what showed it."""
+        made = f" Made by `{self.command}`." if self.command else ""
+        return ("Holds." if self.holds else "Does not hold.") + made
+
+    def _table(self) -> Table:
         columns = tuple(dict.fromkeys(name for row in self.rows for name in row))
         refuse_mostly_empty(len(self.rows), len(columns), sum(map(len, self.rows)))
         cells: tuple[tuple[Cell, ...], ...] = tuple(
@@ -41,9 +47,9 @@ class Evidence(Record, kind="evidence"):
             ".4g" if any(isinstance(row.get(name), float) for row in self.rows) else ""
             for name in columns
         )
-        verdict = "Holds." if self.holds else "Does not hold."
-        made = f" Made by `{self.command}`." if self.command else ""
-        return (Text(verdict + made), Table(columns, cells, numbers))
+        return Table(columns, cells, numbers)
+
+    shows = (text("{verdict}"), _table)
 
 
 def environment(**more: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from dovetail.core.declared import Shown, blocks, fill
 from dovetail.core.errors import FormatError, first_line, shown
 from dovetail.core.files import write_whole
 from dovetail.core.plain import dumps, from_plain, read_fields, read_json, to_plain
@@ -30,35 +31,50 @@ _KINDS: dict[str, type[Record]] = {}
 class Record:
     """A measurement: a frozen dataclass of plain values, to and from JSON.
 
-    A subclass names its ``kind``, adds fields, and says how to show them.
+    A subclass names its ``kind``, adds fields, and declares how they are shown: a ``title``, a
+    ``brief`` (its ``repr``), both templates of its fields, and blocks in ``shows`` (see
+    :mod:`dovetail.core.declared`).  ``view()`` by hand is for what is special.
 
-    >>> from dovetail.core.views import Text
+    >>> from dovetail.core.declared import text
     >>> @dataclass(frozen=True, kw_only=True)
-    ... class Length(Record, kind="length"):
+    ... class Length(Record, kind="length", title="Length of {what}", brief="{metres} m"):
+    ...     what: str
     ...     metres: float
-    ...     def view(self):
-    ...         return (Text(f"{self.metres} m"),)
-    >>> Length(metres=2.0, settings={"seed": 0}).to_plain()["data"]
-    {'settings': {'seed': 0}, 'metres': 2.0}
+    ...     shows = (text("{metres:.2f} m"),)
+    >>> length = Length(what="a rope", metres=2.0, settings={"seed": 0})
+    >>> length, length.title, length.view()
+    (Length(2.0 m), 'Length of a rope', (Text(text='2.00 m', style='plain'),))
+    >>> length.to_plain()["data"]
+    {'settings': {'seed': 0}, 'what': 'a rope', 'metres': 2.0}
     """
 
     kind: ClassVar[str] = ""
+    shows: ClassVar[tuple[Shown, ...]] = ()
+    _title: ClassVar[str] = ""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def __init_subclass__(cls, kind: str = "", **rest: Any) -> None:
+    def __init_subclass__(
+        cls, kind: str = "", title: str = "", brief: str = "", **rest: Any
+    ) -> None:
         super().__init_subclass__(**rest)
         if kind:
             cls.kind = kind
             _KINDS[kind] = cls
+        if title:
+            cls._title = title
+        if brief:  # set on the class itself, else its dataclass would write another
+            cls.__repr__ = lambda self: f"{type(self).__name__}({fill(brief, self)})"  # type: ignore[method-assign]
 
     @property
     def title(self) -> str:
         """A heading for reports."""
-        return self.kind.replace("-", " ").capitalize()
+        return fill(self._title, self) or self.kind.replace("-", " ").capitalize()
 
     def view(self) -> View:
-        """The blocks that show this record."""
-        raise TypeError(f"{type(self).__name__} must say how it is shown: define view()")
+        """The blocks that show this record: those it declares."""
+        if not self.shows:
+            raise TypeError(f"{type(self).__name__} must say what it shows: declare shows")
+        return blocks(self, self.shows)
 
     def to_plain(self) -> dict[str, Any]:
         """The whole record as JSON values, its view included."""

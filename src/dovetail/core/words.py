@@ -5,7 +5,11 @@ What a file holds, and what it is called, may be anything of any length.
 
 from __future__ import annotations
 
-__all__ = ["harmless", "one_line", "shortened"]
+TYPE_CHECKING = False  # typing costs a third of the start
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["counted", "harmless", "listed", "numbered", "one_line", "shortened"]
 
 
 def harmless(text: str) -> str:
@@ -31,6 +35,16 @@ def one_line(text: object) -> str:
     return harmless(str(text)).translate(_SPACES)
 
 
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names in a row, at most so many, and how many more there are.
+
+    >>> listed(["ant", "bee"]), listed(["ant", "bee", "cat"], most=1)
+    ('ant, bee', 'ant and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def shortened(text: str, most: int) -> str:
     """At most so many characters: the beginning and the end, and how much is left out between.
 
@@ -43,6 +57,33 @@ def shortened(text: str, most: int) -> str:
     head, tail = kept - kept // 4, kept // 4
     lost = f" … ({len(text) - kept:,} characters left out) … "
     return text[:head] + lost + text[len(text) - tail :]
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of them.
+
+    >>> counted(1, "part"), counted(3, "part")
+    ('1 part', '3 parts')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def numbered(words: Iterable[str], taken: Iterable[str] = (), mark: str = "-") -> list[str]:
+    """The words, each different: one that was there before gets the next number that is free.
+
+    >>> numbered(["mlp", "mlp", "rp", "mlp-2", "mlp"], taken=["rp"])
+    ['mlp', 'mlp-2', 'rp-2', 'mlp-2-2', 'mlp-3']
+    """
+    used = dict.fromkeys(taken)
+    tried: dict[str, int] = {}
+    before = len(used)
+    for word in words:
+        name, number = word, tried.get(word, 1)
+        while name in used:
+            number += 1
+            name = f"{word}{mark}{number}"
+        used[name], tried[word] = None, number
+    return list(used)[before:]
 
 
 _SPACES = str.maketrans("\n\t", "  ")

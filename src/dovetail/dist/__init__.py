@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.dist.averaging import Averaging
-from dovetail.dist.averaging import Exchanges
+from dovetail.dist.averaging import Averaging, Exchanges
 from dovetail.dist.group import is_distributed, merge_across, rank_and_size
 from dovetail.dist.packed_mean import Average, averaged
 

@@ -19,16 +19,19 @@ from __future__ import annotations
 import glob
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from dovetail.core.declared import figure, measures, text, when
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError, nearest
-from dovetail.dist.group import check_group, from_each, rank_and_size, told_by_each
-from dovetail.dist.packed_mean import Packing, State, mean_of, packed, size_of, unpacked
-from dataclasses import dataclass
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, Text, View
+from dovetail.dist.group import check_group, from_each, rank_and_size, told_by_each
+from dovetail.dist.packed_mean import Packing, State, mean_of, packed, size_of, unpacked
 
 __all__ = ["AS_USUAL", "Averaging", "Exchanges"]
 
@@ -272,7 +275,9 @@ def _plainly(packing: Packing) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchanges(Record, kind="exchanges"):
+class Exchanges(
+    Record, kind="exchanges", title="Weights averaged by {processes} processes"
+):
     """One row each time that the processes averaged their weights.
 
     Attributes:
@@ -293,11 +298,6 @@ class Exchanges(Record, kind="exchanges"):
     rows: tuple[dict[str, float], ...]
 
     @property
-    def title(self) -> str:
-        """Who exchanged what."""
-        return f"Weights averaged by {self.processes} processes"
-
-    @property
     def bits_a_weight(self) -> float:
         """The mean over all exchanges; NaN when there was none."""
         if not self.rows:
@@ -309,25 +309,35 @@ class Exchanges(Record, kind="exchanges"):
         """How many times fewer bits than plain weights have."""
         return self.plain_bits / self.bits_a_weight
 
-    def view(self) -> View:
-        """What was sent in all, and bits and error along the way."""
-        if not self.rows:
-            return (Text("Nothing was exchanged: one process, or fewer steps than an interval."),)
-        sent = self.bits_a_weight * self.weights * len(self.rows) / 8e6
-        steps = tuple(row["step"] for row in self.rows)
-        curves = (
-            Figure("line", title, (Series(name, steps, tuple(r[name] for r in self.rows)),), "step")
-            for title, name in (("Bits sent", "bits a weight"), ("Lost", "relative error"))
-        )
-        summary = (
-            ("processes", self.processes),
-            ("exchanges", len(self.rows)),
-            ("weights", self.weights),
-            ("bits a weight", self.bits_a_weight),
-            ("times fewer than plain", self.ratio),
-            ("megabytes sent by a process", sent),
-        )
-        return (Table(("measure", "value"), summary, ("", ".4g")), *curves)
+    @property
+    def megabytes(self) -> float:
+        """What a process has sent in all."""
+        return self.bits_a_weight * self.weights * len(self.rows) / 8e6
+
+    @property
+    def nothing(self) -> str:
+        """Why there are no rows, if there are none."""
+        said = "Nothing was exchanged: one process, or fewer steps than an interval."
+        return "" if self.rows else said
+
+    shows = (
+        text("{nothing}"),
+        when(
+            "rows",
+            measures(
+                {
+                    "processes": "processes",
+                    "exchanges": lambda found: len(found.rows),
+                    "weights": "weights",
+                    "bits a weight": "bits_a_weight",
+                    "times fewer than plain": "ratio",
+                    "megabytes sent by a process": "megabytes",
+                }
+            ),
+            figure("line", "Bits sent", "rows", "step", ("bits a weight",), "step"),
+            figure("line", "Lost", "rows", "step", ("relative error",), "step"),
+        ),
+    )
 
     def __repr__(self) -> str:
         if not self.rows:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import count
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
@@ -22,16 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from dovetail.core.errors import SettingsError
 
-__all__ = [
-    "Mergeable",
-    "check_group",
-    "from_each",
-    "is_distributed",
-    "merge_across",
-    "rank_and_size",
-    "told_by_each",
-    "under_torchrun",
-]
+__all__ = ["Mergeable", "check_group", "from_each", "gathered", "is_distributed", "merge_across", "my_share", "rank_and_size", "told_by_each", "under_torchrun"]
 
 
 class Mergeable(Protocol):
@@ -168,7 +159,7 @@ def told_by_each(mine: Any) -> list[Any]:
 
 def _sent(mine: bytes, source: int, *, is_source: bool) -> bytes:
     """The bytes of one process, in all of them: their number first, then they themselves."""
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    device = _device()
     length = torch.tensor([len(mine)], device=device)
     dist.broadcast(length, src=source)
     if int(length) == 0:
@@ -179,3 +170,40 @@ def _sent(mine: bytes, source: int, *, is_source: bool) -> bytes:
         data = torch.empty(int(length), dtype=torch.uint8, device=device)
     dist.broadcast(data, src=source)
     return bytes(data.cpu().numpy())
+
+
+def my_share(rows: Tensor) -> Tensor:
+    """Every so-manieth of the rows, beginning at this process's place in the group.
+
+    >>> my_share(torch.arange(3))
+    tensor([0, 1, 2])
+    """
+    rank, size = rank_and_size()
+    return rows[rank::size]
+
+
+def gathered(mine: Tensor, count: int) -> Tensor:
+    """All ``count`` rows in their order, in every process, from the share that each has.
+
+    Args:
+        mine: What this process made of :func:`my_share` ``[about count / size, ...]``.
+        count: How many rows there are in all.
+
+    >>> gathered(torch.arange(3), 3)
+    tensor([0, 1, 2])
+    """
+    _, size = rank_and_size()
+    if size == 1:
+        return mine
+    device = _device()
+    most = -(-count // size)
+    padded = torch.zeros(most, *mine.shape[1:], dtype=mine.dtype, device=device)
+    padded[: len(mine)] = mine.to(device)
+    parts = [torch.empty_like(padded) for _ in range(size)]
+    dist.all_gather(parts, padded)
+    return torch.stack(parts, dim=1).flatten(0, 1)[:count].to(mine.device)
+
+
+def _device() -> torch.device:
+    """Where tensors must be for the group's backend to send them."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

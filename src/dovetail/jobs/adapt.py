@@ -10,15 +10,14 @@ from typing import Any
 from dovetail.adapt.ways import WAYS, Choices, compare_ways, drawn, estimator_for
 from dovetail.core.errors import SettingsError, nearest
 from dovetail.core.views import Text
+from dovetail.jobs.frame import names_for, notes_of
 from dovetail.jobs.locate import find_part
 from dovetail.jobs.outcome import Outcome
-from dovetail.jobs.shelving import names_for, notes_of
 from dovetail.measure.evaluate import need_test
 from dovetail.parts.part import Part
-from dovetail.shelf.names import check_name
-from dovetail.shelf.places import name_of
+from dovetail.shelf.names import check_name, name_of
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 
 __all__ = ["adapt"]

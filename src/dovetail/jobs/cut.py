@@ -10,7 +10,7 @@ from dovetail.jobs.outcome import Outcome
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.cutting import cut as cut_part
 from dovetail.parts.cutting import cut_points
-from dovetail.shelf.places import name_of
+from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf
 
 __all__ = ["cut", "list_points"]

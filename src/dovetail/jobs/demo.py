@@ -22,7 +22,7 @@ import torch
 
 from dovetail.adapt.ways import compare_ways
 from dovetail.adapt.ways_record import Adaptation
-from dovetail.closed_form.classifier import PlatonicClassifier
+from dovetail.closed_form.estimators import PlatonicClassifier
 from dovetail.closed_form.fit_record import PlatonicFit
 from dovetail.core.records import Record, slug
 from dovetail.core.views import Block, Figure, Series, Table, Text, View
@@ -40,8 +40,8 @@ from dovetail.ranking.task_map import TaskMap
 from dovetail.report.page import write_report
 from dovetail.reuse.packing import pack_part
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
 from dovetail.tasks.derive import inverted, only_classes, rotated
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Training

@@ -11,10 +11,10 @@ from dovetail.jobs.nets import net_for
 from dovetail.measure.features import features
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
+from dovetail.ranking.candidates import sampled
 from dovetail.ranking.heads import fit_head
 from dovetail.ranking.ranker import rank
 from dovetail.ranking.records import Ranking
-from dovetail.ranking.sample import sampled
 from dovetail.ranking.scores import score
 from dovetail.ranking.task_map import TaskMap, task_map
 from dovetail.tasks.derive import few, only_classes

@@ -21,7 +21,7 @@ from dovetail.parts.part import Part
 from dovetail.reuse.explain import EPOCHS, explain_fit
 from dovetail.reuse.fit_report import FitReport
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 
 __all__ = ["JoinRefused", "explain", "join"]
@@ -133,9 +133,9 @@ def _refused(
     try:
         report = explain_fit(*misfits[0], task, names=names, **asked)
     except DovetailError as problem:  # the refusal is the news, not what kept us from pricing it
-        return ContractError(f"{error}\nNo repair could be priced: {problem}")
+        return ContractError(f"{error.marked}\nNo repair could be priced: {problem.marked}")
     facts = {"refused": True, **_facts(report), "why_not": list(report.why_not)}
-    return JoinRefused(str(error), report.repairs_view(), Outcome((), facts, (report,), ok=False))
+    return JoinRefused(error.marked, report.repairs_view(), Outcome((), facts, (report,), ok=False))
 
 
 def _facts(report: FitReport) -> dict[str, Any]:

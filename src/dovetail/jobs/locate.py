@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.core.errors import ShelfError
 from dovetail.parts.facts import is_part_folder
-from dovetail.shelf.places import HALVES, stem_of
+from dovetail.shelf.names import HALVES, stem_of
 from dovetail.shelf.store import Shelf
 
 if TYPE_CHECKING:

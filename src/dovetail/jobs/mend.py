@@ -19,12 +19,11 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.reuse.explain import EPOCHS, reference_on, refuse_other_space
-from dovetail.reuse.question import learnable
-from dovetail.reuse.reasons import common_classes
-from dovetail.reuse.trained_repairs import head_norms
+from dovetail.reuse.question import common_classes, learnable
+from dovetail.reuse.repairs import head_norms
 from dovetail.shelf.names import check_name
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.stitch import stitch as train_stitch
 

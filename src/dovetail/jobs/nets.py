@@ -16,7 +16,7 @@ __all__ = ["net_for"]
 def net_for(task: Task, net: str, args: dict[str, Any] | None = None, *, seed: int = 0) -> Part:
     """Build ``net`` with the task's input shape and number of outputs, and ``args`` over them.
 
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> net_for(load_task("digits"), "lenet5").contract.takes[0].shape
     (1, 8, 8)
     """

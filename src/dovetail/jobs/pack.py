@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace as exchanged
@@ -13,9 +12,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dovetail.core.errors import FormatError, SettingsError, TaskError
+from dovetail.core.errors import FormatError, SettingsError
 from dovetail.core.progress import progress
 from dovetail.core.views import Text
+from dovetail.jobs.frame import notes_of
 from dovetail.jobs.locate import find_part
 from dovetail.jobs.outcome import Outcome
 from dovetail.jobs.pack_places import (
@@ -28,16 +28,14 @@ from dovetail.jobs.pack_places import (
     put,
 )
 from dovetail.jobs.pack_shelf import every_part
-from dovetail.jobs.shelving import notes_of
+from dovetail.pack.compressing import write
 from dovetail.pack.rules import Rules, refuse_unmatched
-from dovetail.pack.writing import write
 from dovetail.parts.part import Part
-from dovetail.reuse.pack_record import PartPacking
-from dovetail.reuse.packing import pack_part
+from dovetail.reuse.packing import PartPacking, pack_part
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.listing import shown_bytes
-from dovetail.shelf.places import name_of
-from dovetail.tasks.builtin import load_task
+from dovetail.shelf.names import name_of
+from dovetail.tasks.load import load_task
 
 __all__ = ["pack", "pack_all"]
 
@@ -86,8 +84,7 @@ def pack(
     budget = _budget(task, how.get("rule"), loss_budget, points, margin)
     part = find_part(ref, place.shelf)
     loaded = load_task(task, data=data, **(task_options or {})) if task else None
-    with _in_flags():
-        packed, record, search = pack_part(part, loaded, name=name_of(ref), **budget, **how)
+    packed, record, search = pack_part(part, loaded, name=name_of(ref), **budget, **how)
     where, size = put(packed, place, replace)
     said = Text(f"{where} is packed: {shown_bytes(size)} with all its files.", style="heading")
     notes = notes_of([] if loaded is None else [loaded], False)
@@ -117,8 +114,7 @@ def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: 
         part = entry.load()
         if not part.module.state_dict():
             return "without weights"
-        with _in_flags():
-            made = pack_part(part, name=entry.name, **how)
+        made = pack_part(part, name=entry.name, **how)
         records.append(made.record)
         return made.part
 
@@ -154,23 +150,11 @@ def _budget(
     return given
 
 
-_LOSSLESS = re.compile(r"lossless=\('([^']*)',\)")
-
-
-@contextmanager
-def _in_flags() -> Iterator[None]:
-    """An error that tells which tensor to keep exactly does so as one would type it."""
-    try:
-        yield
-    except TaskError as error:
-        raise TaskError(_LOSSLESS.sub(r"--lossless '\1'", str(error))) from None
-
-
 def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Outcome:
     """A safetensors file as a container, one tensor in memory at a time."""
     free(to, replace, source)
     options = {name: value for name, value in how.items() if name != "rule"}
-    with _reading(source) as file, _in_flags():
+    with _reading(source) as file:
         if not file.keys():
             raise FormatError(f"{source}: no tensors in it; there is nothing to pack")
         refuse_unmatched(how.get("lossless", ()), file.keys())

@@ -12,8 +12,7 @@ from dovetail.pack.container import HEAD
 from dovetail.parts.disk import FILES, is_part_folder, read_facts
 from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry
-from dovetail.shelf.names import check_name
-from dovetail.shelf.places import name_of
+from dovetail.shelf.names import check_name, name_of
 from dovetail.shelf.store import Shelf
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any
 from dovetail.core.errors import FormatError
 from dovetail.core.files import whole_file
 from dovetail.pack.decompressing import opened, tensors
-from dovetail.pack.dtypes import name_of, raw_bytes
-from dovetail.pack.entries import Entry, Index
+from dovetail.pack.index import Entry, Index
+from dovetail.pack.tensors import dtype_name, raw_bytes
 
 __all__ = ["write_plain"]
 
@@ -46,7 +46,7 @@ def write_plain(source: Path, to: Path, *, most_bytes: int | None = None) -> Non
 
     >>> import tempfile, torch
     >>> from safetensors.torch import load_file
-    >>> from dovetail.pack.writing import write
+    >>> from dovetail.pack.compressing import write
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = write(folder / "a.dovepack", {"a": torch.tensor([True]), "b": torch.arange(2.0)})
     >>> write_plain(folder / "a.dovepack", folder / "a.safetensors")
@@ -83,7 +83,7 @@ def _header(index: Index) -> tuple[bytes, dict[str, int]]:
 
 
 def _dtype(entry: Entry) -> str:
-    name = name_of(entry.dtype)
+    name = dtype_name(entry.dtype)
     if name not in _DTYPES or entry.name == _METADATA:
         what = "this name" if name in _DTYPES else name
         raise FormatError(

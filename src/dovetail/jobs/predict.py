@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 import torch
 
 from dovetail.core.errors import ContractError, TaskError
-from dovetail.core.limits import need_least
+from dovetail.core.settings import need_least
 from dovetail.core.views import Table
 from dovetail.jobs.locate import find_part
 from dovetail.jobs.outcome import Outcome
-from dovetail.measure.forward import outputs_of
+from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.measure.predict import predict as predict_inputs
-from dovetail.measure.preprocess import refuse_other_inputs
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.part import Part
-from dovetail.tasks.builtin import load_task
-from dovetail.tasks.new_images import image_paths, read_images
-from dovetail.tasks.new_rows import is_table, read_new_rows
-from dovetail.tasks.npz_files import read_arrays
+from dovetail.tasks.array_files import read_arrays
+from dovetail.tasks.image_files import image_paths, read_images
+from dovetail.tasks.load import load_task
+from dovetail.tasks.tables import is_table, read_new_rows
 
 __all__ = ["predict"]
 
@@ -39,7 +38,7 @@ def predict(
     """Predictions for images, new rows of a table, an array file, or the test split of a task."""
     part = find_part(ref, shelf)
     if most is not None:
-        need_least("--most", most, 1)
+        need_least("most", most, 1)
     asked = _inputs(part, source, data, task_options or {})
     inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
     if part.contract.kind == "regression":

@@ -16,7 +16,7 @@ from dovetail.ranking.ranker import rank as rank_parts
 from dovetail.ranking.several_tasks import rank_over
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 
 __all__ = ["rank"]
 

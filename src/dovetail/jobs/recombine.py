@@ -15,9 +15,9 @@ from dovetail.measure.recombination import Recombination
 from dovetail.measure.recombine import recombine as recombine_parts
 from dovetail.parts.part import Part
 from dovetail.shelf.fits import MeasuredFit
-from dovetail.shelf.places import stem_of
+from dovetail.shelf.names import stem_of
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.tasks.load import load_task
 
 __all__ = ["keep_fits", "recombine"]
 

@@ -8,8 +8,7 @@ from typing import Any
 from dovetail.core.errors import SettingsError
 from dovetail.core.views import Text
 from dovetail.jobs.outcome import Outcome
-from dovetail.shelf.names import check_name
-from dovetail.shelf.places import name_of
+from dovetail.shelf.names import check_name, name_of
 from dovetail.shelf.store import Shelf
 
 __all__ = ["add", "ls", "path", "pull", "push", "rm", "show", "verify"]
@@ -46,7 +45,7 @@ def add(
 
     A name in :data:`PRETRAINED` brings its released weights; ``args`` are its builder's.
     """
-    from dovetail.parts.adopting import PRETRAINED, adopt
+    from dovetail.parts.foreign.adopting import PRETRAINED, adopt
     from dovetail.parts.part import from_pretrained
 
     if source in PRETRAINED and not Path(source).exists():

@@ -3,96 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from dovetail.core.errors import SettingsError
+from dovetail.core.errors import SettingsError, argument
 from dovetail.core.views import Text
-from dovetail.jobs.locate import find_part
+from dovetail.jobs.frame import Frame, names_for
 from dovetail.jobs.nets import net_for
 from dovetail.jobs.outcome import Outcome
 from dovetail.jobs.recombine import keep_fits
-from dovetail.jobs.runs import Run
-from dovetail.jobs.shelving import also, names_for, notes_of, shelve
-from dovetail.measure.evaluate import evaluate, need_test, with_measures
+from dovetail.measure.evaluate import evaluate, with_measures
 from dovetail.measure.recombination import Recombination
 from dovetail.measure.recombine import recombine
 from dovetail.parts.part import Part
-from dovetail.shelf.names import check_name
-from dovetail.shelf.places import name_of
-from dovetail.shelf.store import Shelf
-from dovetail.tasks.builtin import load_task
+from dovetail.settings.train import Compatible, Way
+from dovetail.shelf.names import name_of
 from dovetail.tasks.task import Task
-from dovetail.train.compatible import WAYS, compatible
-from dovetail.train.fitting.auxiliaries import AUXILIARIES
-from dovetail.train.fitting.record import CompatibleFit
+from dovetail.train.compatible_record import CompatibleFit
+from dovetail.train.group_parts import AUXILIARIES
 
-__all__ = ["auxiliary_heads", "train_compatible"]
+__all__ = ["auxiliary_heads", "train_many"]
 
 
-def train_compatible(
-    sources: Sequence[str],
+def train_many(
+    frame: Frame,
+    way: Way,
+    tasks: Sequence[Task],
+    starts: Sequence[str],
+    net: str,
+    args: dict[str, Any] | None,
     *,
-    net: str = "lenet5",
-    args: dict[str, Any] | None = None,
-    starts: Sequence[str] = (),
-    name: str | None = None,
-    shelf: str | Path = "shelf",
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
-    auxiliary: Sequence[str] = (),
+    auxiliaries: Sequence[str] = (),
     at: Sequence[str] | None = None,
-    seed: int = 0,
-    resume: bool = True,
-    checkpoint_seconds: float = 10.0,
     **options: Any,
 ) -> Outcome:
     """Train a network on each task, measure every front with every head on test, shelve.
 
     On the shelf are ``name.task``, ``name.task.front`` and ``name.task.head`` for each task,
     ``name.dcc`` and ``name.rp``, and what was measured of each pair.  ``starts`` are parts to start
-    from, one for all or one for each task; ``auxiliary`` are shelved heads to train against.
+    from, one for all or one for each task; ``auxiliaries`` are shelved heads to train against.
     """
-    tasks = [load_task(source, data=data, **(task_options or {})) for source in sources]
-    need_test(*tasks)
-    models = _models(tasks, net, args, starts, options.get("by", tuple(WAYS)), shelf, seed)
-    heads = auxiliary_heads(auxiliary, shelf)
+    models = _models(frame, tasks, net, args, starts, options.get("by", Compatible.by))
+    heads = auxiliary_heads(auxiliaries, frame)
     short = names_for((task.name for task in tasks), taken=AUXILIARIES)
-    name = check_name(name or "-".join([name_of(starts[0]) if starts else net, *short])[:60])
-    for word in short:
-        check_name(f"{name}.{word}.front")
-    store = Shelf(shelf)
-    run = Run.of(
-        store,
-        {
-            "how": "compatible",
-            "tasks": [task.fingerprint for task in tasks],
-            "starts": [model.digest for model in models],
-            "recipes": [model.recipe for model in models],
-            "auxiliaries": {each: part.digest for each, part in heads.items()},
-            "name": name,
-            "at": at,
-            "seed": seed,
-            **options,
-        },
-        resume=resume,
-    )
-    fit = compatible(
+    usual = "-".join([name_of(starts[0]) if starts else net, *short])[:60]
+    name = frame.named(usual, *(f".{word}.front" for word in short))
+    fit: CompatibleFit = frame.train(
+        way.load(),
         models,
         tasks,
         at=at[0] if at and len(at) == 1 else at,
         auxiliaries=heads,
-        seed=seed,
-        checkpoint=run.checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        resume=resume,
         **options,
     )
     found = recombine(
         dict(zip(short, fit.fronts, strict=True)),
         dict(zip(short, fit.heads, strict=True)),
         dict(zip(short, tasks, strict=True)),
-        seed=seed,
+        seed=frame.seed,
     )
     measures = {
         each: {"test accuracy": evaluate(whole, task).accuracy, **_recombined(found, each)}
@@ -104,24 +71,19 @@ def train_compatible(
         if each not in heads or part.digest != heads[each].digest
     }
     parts = _networks(name, fit, measures) | {f"{name}.{each}": p for each, p in trained.items()}
-    entries = shelve(store, parts)
-    keep_fits(found, store)
-    run.clear()
+    entries = frame.shelve(parts)
+    keep_fits(found, frame.store)
     refs = [entries[f"{name}.{each}"].ref for each in short]
     are = "is" if len(refs) == 1 else "are"
-    said = f"{' and '.join(refs)} {are} on the shelf '{store.folder}'"
+    said = f"{' and '.join(refs)} {are} on the shelf '{frame.store.folder}'"
     mean = found.mean_off_diagonal
     said += "" if mean is None else f": recombined they reach {mean:.1%} on test"
-    return Outcome(
-        view=(
-            *notes_of(tasks, run.resumed),
-            *fit.record.view(),
-            Text("On the test images", style="heading"),
-            *found.view(),
-            *also(entry for entry in entries.values() if entry.ref not in refs),
-            Text(said, style="heading"),
-        ),
-        data={
+    return frame.outcome(
+        tasks,
+        (*fit.record.view(), Text("On the test images", style="heading"), *found.view()),
+        (entry for entry in entries.values() if entry.ref not in refs),
+        said,
+        {
             "refs": refs,
             "networks": {
                 each: {
@@ -136,14 +98,13 @@ def train_compatible(
             "space": fit.fronts[0].contract.gives[0].space,
             "recombination": mean,
             "upper_bound": found.upper_bound,
-            "resumed": run.resumed,
             "notes": [note for task in tasks for note in task.notes],
         },
-        records=(fit.record, found),
+        (fit.record, found),
     )
 
 
-def auxiliary_heads(refs: Sequence[str], shelf: str | Path) -> dict[str, Part]:
+def auxiliary_heads(refs: Sequence[str], frame: Frame) -> dict[str, Part]:
     """Shelved heads by what they are for: ``pair.rp``, or ``rp=any.name``."""
     found: dict[str, Part] = {}
     for ref in refs:
@@ -152,35 +113,34 @@ def auxiliary_heads(refs: Sequence[str], shelf: str | Path) -> dict[str, Part]:
             way, named = name_of(ref).rpartition(".")[2], ref
         if way not in AUXILIARIES:
             raise SettingsError(
-                f"--auxiliary {ref}: say what the head is for, as in "
+                f"{argument('auxiliaries')} {ref}: say what the head is for, as in "
                 f"{' or '.join(f'{each}={named}' for each in AUXILIARIES)}"
             )
         if way in found:
-            raise SettingsError(f"--auxiliary names two heads for {way}")
-        found[way] = find_part(named, shelf)
+            raise SettingsError(f"{argument('auxiliaries')} names two heads for {way}")
+        found[way] = frame.part(named)
     return found
 
 
 def _models(
+    frame: Frame,
     tasks: Sequence[Task],
     net: str,
     args: dict[str, Any] | None,
     starts: Sequence[str],
     by: Sequence[str],
-    shelf: str | Path,
-    seed: int,
 ) -> list[Part]:
     """A network for each task: shelved ones, or built; from one seed only to begin alike."""
     if len(starts) not in (0, 1, len(tasks)):
         raise SettingsError(
-            f"--from names {len(starts)} parts for {len(tasks)} tasks; give one for all, or one "
-            "for each in their order"
+            f"{argument('start')} names {len(starts)} parts for {len(tasks)} tasks; give one "
+            "for all, or one for each in their order"
         )
     if starts:
-        found = [find_part(ref, shelf) for ref in starts]
+        found = [frame.part(ref) for ref in starts]
         return found * len(tasks) if len(found) == 1 else found
     apart = 0 if "iiw" in by else 1
-    return [net_for(task, net, args, seed=seed + i * apart) for i, task in enumerate(tasks)]
+    return [net_for(task, net, args, seed=frame.seed + i * apart) for i, task in enumerate(tasks)]
 
 
 def _networks(

@@ -19,7 +19,7 @@ from dovetail.jobs.pack_places import (
 )
 from dovetail.jobs.pack_shelf import every_part
 from dovetail.jobs.plain_file import write_plain
-from dovetail.parts.packing import without_packed
+from dovetail.parts.packed import without_packed
 from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.listing import shown_bytes

@@ -24,22 +24,28 @@ Both lie in [0, 1], and are 1 for networks with proportional Jacobians.  No Jaco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, shown
+from dovetail.core.declared import heatmap, text
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, nearest, shown
+from dovetail.core.records import Record
 from dovetail.core.seeds import generator
-from dovetail.lens.similarity_record import JacobianSimilarity
 from dovetail.linalg.parameters import Choice
 from dovetail.linalg.tangent import TangentFeatures
-from dovetail.measure.preprocess import prepare, refuse_other_inputs
+from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Split, Task, as_float
 
-__all__ = ["jacobian_similarity"]
+__all__ = [
+    "JacobianSimilarity",
+    "jacobian_similarity",
+]
 
 Array = np.ndarray[Any, Any]
 Parts = Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
@@ -275,3 +281,54 @@ def _as_tensor(inputs: Tensor | Array) -> Tensor:
         return torch.from_numpy(np.array(inputs))
     except TypeError as error:
         raise TaskError(f"inputs are numbers: {first_line(error)}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JacobianSimilarity(
+    Record,
+    kind="jacobian-similarity",
+    title="Similarity of Jacobians ({reading})",
+    brief="{names!n} parts by their {reading}, n={n}",
+):
+    """Similarities in [0, 1] of parts with each other, from their Jacobians on ``n`` inputs.
+
+    ``reading`` is ``"parameters"`` (do the same weights matter to both, in the same way?) or
+    ``"functions"`` (do both learn the same examples together?).  ``matrix[i][j]`` belongs to
+    ``names[i]`` and ``names[j]``.
+
+    >>> rows = ((1.0, 0.25), (0.25, 1.0))
+    >>> found = JacobianSimilarity(names=("a", "b"), matrix=rows, reading="functions", n=100)
+    >>> found["a", "b"]
+    0.25
+    """
+
+    names: tuple[str, ...]
+    matrix: tuple[tuple[float, ...], ...]
+    reading: str
+    n: int
+
+    def __post_init__(self) -> None:
+        shape = [len(self.names)] * len(self.names)
+        if [len(row) for row in self.matrix] != shape:
+            raise ValueError("similarities need a row and a column for each part")
+
+    def __getitem__(self, pair: tuple[str, str]) -> float:
+        """The similarity of two parts, by name."""
+        for name in pair:
+            if name not in self.names:
+                raise SettingsError(f"no part {name!r} was compared{nearest(name, self.names)}")
+        one, other = (self.names.index(name) for name in pair)
+        return self.matrix[one][other]
+
+    @property
+    def extremes(self) -> str:
+        """The most and the least alike, in words."""
+        pairs = combinations(range(len(self.names)), 2)
+        alike = sorted((-self.matrix[i][j], i, j) for i, j in pairs)
+        said = [f"{self.names[i]} and {self.names[j]}, {-v:.3f}." for v, i, j in alike]
+        return f"Most alike: {said[0]} Least: {said[-1]}" if len(said) > 1 else said[0]
+
+    shows = (
+        text("{names!n} parts on {n} inputs. {extremes}"),
+        heatmap("{title}", "names", "names", "matrix", "part", "part", ".3f", (0.0, 1.0)),
+    )

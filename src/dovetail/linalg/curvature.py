@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import SettingsError, TaskError, shown
-from dovetail.linalg.jacobian import Linearised
-from dovetail.linalg.parameters import Choice, Parametrised, Vector
+from dovetail.linalg.jacobian import Jacobian, Parametrised, Vector
+from dovetail.linalg.parameters import Choice
 
 __all__ = [
     "DifferencedFisher",
@@ -42,39 +42,39 @@ STEEP = 1e-2
 
 
 def gauss_newton_product(
-    around: Linearised, vector: Vector, output_hessian: Callable[[Tensor], Tensor]
+    jacobian: Jacobian, vector: Vector, output_hessian: Callable[[Tensor], Tensor]
 ) -> Tensor:
     r"""The product :math:`J^\top \Lambda J v`, flat ``[p]``, for any loss.
 
     Args:
-        around: The linearised network.
+        jacobian: Of the network's outputs.
         vector: :math:`v`, flat ``[p]`` or tensors by name.
         output_hessian: Multiplies a tensor of the outputs' shape by :math:`\Lambda`.
 
-    >>> around = Linearised(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
-    >>> gauss_newton_product(around, torch.tensor([1.0]), lambda moved: 10 * moved)
+    >>> jacobian = Jacobian(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
+    >>> gauss_newton_product(jacobian, torch.tensor([1.0]), lambda moved: 10 * moved)
     tensor([50.])
     """
-    return around.vjp(output_hessian(around.jvp(vector)))
+    return jacobian.vjp(output_hessian(jacobian.jvp(vector)))
 
 
 def fisher_product(
-    around: Linearised, vector: Vector, likelihood: Likelihood = "gaussian", noise: float = 1.0
+    jacobian: Jacobian, vector: Vector, likelihood: Likelihood = "gaussian", noise: float = 1.0
 ) -> Tensor:
     r"""The Fisher matrix times :math:`v`, exact, flat ``[p]``: about three forward passes.
 
     Args:
-        around: The linearised network.
+        jacobian: Of the network's outputs.
         vector: :math:`v`, flat ``[p]`` or tensors by name.
         likelihood: What the outputs mean.
         noise: The variance :math:`\sigma^2` of the Gaussian; the softmax has none.
 
-    >>> around = Linearised(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
-    >>> fisher_product(around, torch.tensor([1.0]), noise=0.5)
+    >>> jacobian = Jacobian(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
+    >>> fisher_product(jacobian, torch.tensor([1.0]), noise=0.5)
     tensor([10.])
     """
-    curvature = output_curvature(around.forward_value, likelihood, noise)
-    return gauss_newton_product(around, vector, curvature)
+    curvature = output_curvature(jacobian.forward_value, likelihood, noise)
+    return gauss_newton_product(jacobian, vector, curvature)
 
 
 def output_curvature(
@@ -85,7 +85,14 @@ def output_curvature(
     >>> output_curvature(torch.zeros(1, 2), "softmax")(torch.tensor([[1.0, 0.0]]))
     tensor([[ 0.2500, -0.2500]])
     """
-    _checked(outputs, likelihood, noise)
+    if likelihood not in ("gaussian", "softmax"):
+        raise SettingsError(f"likelihood is 'gaussian' or 'softmax', not {shown(likelihood)}")
+    if not (isinstance(noise, float | int) and math.isfinite(noise) and noise > 0):
+        raise SettingsError(f"noise is a variance, a number above 0, got {shown(noise)}")
+    if likelihood == "softmax" and (outputs.ndim != 2 or outputs.shape[1] < 2):
+        raise SettingsError(
+            f"softmax needs logits [n, classes] of at least two classes, not {list(outputs.shape)}"
+        )
     if likelihood == "gaussian":
         return lambda moved: moved / noise
     chances = outputs.softmax(-1)
@@ -143,20 +150,7 @@ class LossHessian:
     def product(self, vector: Vector) -> Tensor:
         r"""The product :math:`H v`, flat ``[p]``."""
         direction = self.function.unflatten(vector)
-        # A slope that does not depend on the parameters (a linear loss) has no graph to follow.
-        bent = [(s, d) for s, d in zip(self._slopes, direction.values(), strict=True) if s.grad_fn]
-        if not bent:
-            return torch.zeros_like(self.gradient)
-        with torch.inference_mode(False):
-            found = torch.autograd.grad(
-                [slope for slope, _ in bent],
-                list(self._leaves.values()),
-                [part for _, part in bent],
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        return torch.cat([tensor.detach().reshape(-1) for tensor in found])
+        return self.function.gradient(self._slopes, self._leaves, tuple(direction.values()))
 
 
 class DifferencedFisher:
@@ -175,7 +169,7 @@ class DifferencedFisher:
     directions.)  Where the outputs move by more than a hundredth of their size, as along the
     steepest, a step back as well takes out the error of first order, for one more forward pass.
 
-    For networks with an operation that forward mode does not know; where :class:`Linearised`
+    For networks with an operation that forward mode does not know; where :class:`Jacobian`
     works, :func:`fisher_product` is exact at the same price.  Expect a relative error of 1e-3 in
     float32: enough for a look at the spectrum, too coarse for solving ill-conditioned systems.
 
@@ -234,14 +228,3 @@ class DifferencedFisher:
         if not bool(value.isfinite().all()):
             raise TaskError("the network gives nan or inf near its weights; look for it there")
         return value
-
-
-def _checked(outputs: Tensor, likelihood: str, noise: float) -> None:
-    if likelihood not in ("gaussian", "softmax"):
-        raise SettingsError(f"likelihood is 'gaussian' or 'softmax', not {shown(likelihood)}")
-    if not (isinstance(noise, float | int) and math.isfinite(noise) and noise > 0):
-        raise SettingsError(f"noise is a variance, a number above 0, got {shown(noise)}")
-    if likelihood == "softmax" and (outputs.ndim != 2 or outputs.shape[1] < 2):
-        raise SettingsError(
-            f"softmax needs logits [n, classes] of at least two classes, not {list(outputs.shape)}"
-        )

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.linalg.moments import Moments
 
 __all__ = ["GRID", "LeaveOneOut", "Linear", "RidgeSums", "as_matrix", "grid", "judged_penalties"]
 
@@ -106,68 +107,54 @@ class RidgeSums:
     """
 
     def __init__(self) -> None:
-        self.rows = 0
-        self.weight = 0.0
-        self.mean = torch.zeros(0)
-        self.target_mean = torch.zeros(0)
-        self.scatter = torch.zeros(0, 0)
-        self.cross = torch.zeros(0, 0)
+        self._moments: Moments | None = None
         self._spectrum: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def moments(self) -> Moments:
+        """Means, scatter and products with the targets, of at least two rows."""
+        if self._moments is None or self._moments.rows < 2:
+            raise TaskError("a ridge head needs at least two rows")
+        return self._moments
 
     def update(self, features: Any, targets: Any, weights: Any = None) -> RidgeSums:
         """Add rows ``[n, d]`` with targets ``[n, k]`` or ``[n]``, and their weights ``[n]``."""
         x, y, w = checked_rows(features, targets, weights)
-        if self.rows and (x.shape[1], y.shape[1]) != tuple(self.cross.shape):
+        sizes = x.shape[1], y.shape[1]
+        known = self._moments
+        if known is not None and sizes != (known.d, known.k):
             raise TaskError(
-                f"these rows have {x.shape[1]} features and {y.shape[1]} targets, the sums so far "
-                f"{self.cross.shape[0]} and {self.cross.shape[1]}; keep one RidgeSums for each"
+                f"these rows have {sizes[0]} features and {sizes[1]} targets, the sums so far "
+                f"{known.d} and {known.k}; keep one RidgeSums for each"
             )
-        new = RidgeSums()
-        new.rows, new.weight = int((w > 0).sum()), float(w.sum())
-        if new.weight == 0:
+        counts = w > 0
+        if not bool(counts.all()):
+            x, y, w = x[counts], y[counts], w[counts]
+        if not len(x):
             return self
-        new.mean, new.target_mean = w @ x / new.weight, w @ y / new.weight
-        centred = x - new.mean
-        weighed = centred * w[:, None]
-        new.scatter, new.cross = weighed.T @ centred, weighed.T @ (y - new.target_mean)
-        return self.merge(new)
+        new = Moments(*sizes, x.device, diagonal="targets")
+        return self._add(new.update(x, y, None if weights is None else w))
 
     def merge(self, other: RidgeSums) -> RidgeSums:
         """Add the rows another has seen."""
-        if other.rows == 0:
-            return self
-        if self.rows == 0:
-            self.rows, self.weight = other.rows, other.weight
-            self.mean, self.target_mean = other.mean, other.target_mean
-            self.scatter, self.cross = other.scatter, other.cross
-            self._spectrum = None
-            return self
-        if self.cross.shape != other.cross.shape:
-            raise TaskError(
-                f"sums over {tuple(self.cross.shape)} features and targets do not add to sums over "
-                f"{tuple(other.cross.shape)}"
-            )
-        total = self.weight + other.weight
-        apart, targets_apart = other.mean - self.mean, other.target_mean - self.target_mean
-        share = self.weight * other.weight / total
-        self.scatter = self.scatter + other.scatter + share * torch.outer(apart, apart)
-        self.cross = self.cross + other.cross + share * torch.outer(apart, targets_apart)
-        self.mean = self.mean + apart * (other.weight / total)
-        self.target_mean = self.target_mean + targets_apart * (other.weight / total)
-        self.rows, self.weight = self.rows + other.rows, total
+        return self if other._moments is None else self._add(copy.deepcopy(other._moments))
+
+    def _add(self, more: Moments) -> RidgeSums:
+        self._moments = more if self._moments is None else self._moments.merge(more)
         self._spectrum = None
         return self
 
     def penalties(self) -> tuple[float, ...]:
         """What ``"auto"`` tries: :data:`GRID` times the mean eigenvalue of the scatter."""
-        return grid(float(self.scatter.trace()), self.rows, len(self.mean))
+        moments = self.moments
+        return grid(float(moments.features.trace()), moments.rows, moments.d)
 
     def fit(self, penalty: float) -> Linear:
         """The head for one penalty."""
         (penalty,) = judged_penalties(float(penalty), self.penalties)
-        s, v = self.spectrum()
-        weights = v @ ((v.T @ self.cross) / (s + penalty)[:, None])
-        return Linear(weights, self.target_mean - self.mean @ weights, penalty)
+        (s, v), moments = self.spectrum(), self.moments
+        weights = v @ ((v.T @ moments.cross) / (s + penalty)[:, None])
+        return Linear(weights, moments.target_mean - moments.feature_mean @ weights, penalty)
 
     def squared_errors(
         self, features: Any, targets: Any, penalties: Sequence[float], weights: Any = None
@@ -177,7 +164,7 @@ class RidgeSums:
         Processes add theirs up, and the least one says which penalty all of them take.
         """
         x, y, w = checked_rows(features, targets, weights)
-        return self._squared_errors(_Rotated(self, x, y, w), penalties)
+        return _Rotated(self, x, y, w).squared_errors(penalties)
 
     def leave_one_out(
         self, features: Any, targets: Any, penalty: Penalty = "auto", weights: Any = None
@@ -196,20 +183,17 @@ class RidgeSums:
         choices = judged_penalties(penalty, self.penalties)
         rotated = _Rotated(self, x, y, w)
         some = rotated.some(ENOUGH) if len(choices) > 1 else rotated
-        errors = self._squared_errors(some, choices) / (some.w.sum() * y.shape[1])
-        best = int(errors.argmin())
-        residuals, free = rotated.left_out(choices[best])
-        return LeaveOneOut(y - residuals, 1 - free, choices[best], choices, tuple(errors.tolist()))
-
-    def _squared_errors(self, rotated: _Rotated, penalties: Sequence[float]) -> Tensor:
-        return summed_errors(rotated.left_out_many, rotated.w, rotated.y.shape[1], penalties)
+        errors = some.squared_errors(choices) / (some.w.sum() * y.shape[1])
+        best = choices[int(errors.argmin())]
+        residuals, free = rotated.left_out((best,))
+        return LeaveOneOut(
+            y - residuals[:, 0], 1 - free[:, 0], best, choices, tuple(errors.tolist())
+        )
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues ``[d]`` and eigenvectors ``[d, d]`` of the scatter, kept until it changes."""
         if self._spectrum is None:
-            if self.rows < 2:
-                raise TaskError("a ridge head needs at least two rows")
-            s, v = torch.linalg.eigh(self.scatter)
+            s, v = torch.linalg.eigh(self.moments.features)
             self._spectrum = s.clamp(min=0), v
         return self._spectrum
 
@@ -218,14 +202,14 @@ class _Rotated:
     """Rows in the eigenbasis of the sums, where every penalty is a division."""
 
     def __init__(self, sums: RidgeSums, x: Tensor, y: Tensor, w: Tensor) -> None:
-        self.s, v = sums.spectrum()
-        if float(w.max()) >= sums.weight * (1 - 1e-12):
+        (self.s, v), moments = sums.spectrum(), sums.moments
+        if float(w.max()) >= moments.weight * (1 - 1e-12):
             raise TaskError("one row has all the weight: nothing is left when it is left out")
-        self.y, self.w = y - sums.target_mean, w
-        self.z = (x - sums.mean) @ v  # [n, d]
+        self.y, self.w = y - moments.target_mean, w
+        self.z = (x - moments.feature_mean) @ v  # [n, d]
         self.squares = self.z.square() * w[:, None]
-        self.coefficients = v.T @ sums.cross  # [d, k]
-        self.share = w / sums.weight
+        self.coefficients = v.T @ moments.cross  # [d, k]
+        self.share = w / moments.weight
 
     def some(self, most: int) -> _Rotated:
         """At most so many of the rows, drawn at random."""
@@ -238,13 +222,12 @@ class _Rotated:
             setattr(part, name, getattr(self, name)[drawn])
         return part
 
-    def left_out(self, penalty: float) -> tuple[Tensor, Tensor]:
-        """Residuals ``[n, k]`` of rows left out, and what their leverage leaves ``[n]``."""
-        residuals, free = self.left_out_many((penalty,))
-        return residuals[:, 0], free[:, 0]
+    def squared_errors(self, penalties: Sequence[float]) -> Tensor:
+        """Summed over the rows, ``[p]``."""
+        return summed_errors(self.left_out, self.w, self.y.shape[1], penalties)
 
-    def left_out_many(self, penalties: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """The same for several penalties: ``[n, p, k]`` and ``[n, p]``."""
+    def left_out(self, penalties: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Residuals ``[n, p, k]`` of rows left out, and what their leverage leaves ``[n, p]``."""
         n, k = self.y.shape
         several = torch.tensor(penalties, dtype=torch.float64, device=self.s.device)
         gain = 1 / (self.s[:, None] + several)  # [d, p]
@@ -267,11 +250,11 @@ def summed_errors(
 ) -> Tensor:
     """Weighted squared errors ``[p]`` of residuals ``[n, p, k]``, some penalties at a time."""
     step = max(1, _MOST_CELLS // max(1, len(w) * columns))
-    found = []
+    errors = []
     for start in range(0, len(penalties), step):
         residuals, _ = left_out(penalties[start : start + step])
-        found.append(w @ torch.einsum("npk,npk->np", residuals, residuals))
-    return torch.cat(found)
+        errors.append(w @ torch.einsum("npk,npk->np", residuals, residuals))
+    return torch.cat(errors)
 
 
 def grid(trace: float, rows: int, columns: int) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, shown
 from dovetail.core.seeds import generator
-from dovetail.linalg.cg import ConvergenceError
+from dovetail.linalg.conjugate_gradients import ConvergenceError, applied
 
 __all__ = ["Eigenpairs", "SpectralDensity", "spectral_density", "top_eigenpairs"]
 
@@ -74,7 +74,7 @@ def top_eigenpairs(
     >>> top_eigenpairs(lambda v: diagonal * v, 5, by="magnitude").values.round(decimals=6)
     tensor([-7.], dtype=torch.float64)
     """
-    _checked(size, k, by, tolerance, max_products)
+    _check(size, k, by, tolerance, max_products)
     most = min(size, max_products or 20 * k + 200)
     nothing = torch.zeros(size, 0, dtype=torch.float64)
     run = _Run(product, size, nothing, generator(seed, "lanczos", 0))
@@ -127,7 +127,7 @@ class SpectralDensity:
 
 
 def spectral_density(
-    product: Product, size: int, *, steps: int = 50, probes: int = 8, seed: int = 0
+    product: Product, size: int, *, steps: int = 50, draws: int = 8, seed: int = 0
 ) -> SpectralDensity:
     r"""All of the spectrum, roughly, by stochastic Lanczos quadrature.
 
@@ -138,28 +138,28 @@ def spectral_density(
     Args:
         product: Multiplies a float64 vector ``[p]`` by a symmetric operator.
         size: :math:`p`.
-        steps: Products a probe :math:`t`: how finely the spectrum is resolved.
-        probes: Random vectors: how well the weights are known.
+        steps: Products a random vector, :math:`t`: how finely the spectrum is resolved.
+        draws: Random vectors: how well the weights are known.
         seed: Of the vectors.
 
     >>> diagonal = torch.tensor([1.0, 1.0, 1.0, 3.0])
-    >>> density = spectral_density(lambda v: diagonal * v, 4, probes=200)
+    >>> density = spectral_density(lambda v: diagonal * v, 4, draws=200)
     >>> abs(density.mean(lambda values: values) - 1.5) < 0.1
     True
     """
-    if not all(isinstance(n, int) and n >= 1 for n in (size, steps, probes)):
+    if not all(isinstance(n, int) and n >= 1 for n in (size, steps, draws)):
         raise SettingsError(
-            f"size, steps and probes are whole numbers from 1, got {size}, {steps}, {probes}"
+            f"size, steps and draws are whole numbers from 1, got {size}, {steps}, {draws}"
         )
     nodes, weights = [], []
-    for probe in range(probes):
+    for draw in range(draws):
         nothing = torch.zeros(size, 0, dtype=torch.float64)
-        run = _Run(product, size, nothing, generator(seed, "density", probe), restart=False)
+        run = _Run(product, size, nothing, generator(seed, "density", draw), restart=False)
         while run.steps < min(steps, size) and run.grow():
             pass
         values, vectors = run.ritz()
         nodes.append(values)
-        weights.append(vectors[0].square() / probes)
+        weights.append(vectors[0].square() / draws)
     return SpectralDensity(torch.cat(nodes), torch.cat(weights))
 
 
@@ -195,7 +195,7 @@ class _Run:
         here = self._next
         self._basis[:, self.steps] = here
         self.steps += 1
-        image = self._image(here)
+        image = applied(self._product, here)
         self._diagonal.append(float(here @ image))
         self._scale = max(self._scale, float(image.norm()))
         rest = self._orthogonal(image)
@@ -226,17 +226,6 @@ class _Run:
     def last(self) -> float:
         """The length of what the basis does not hold yet."""
         return self._beside[-1]
-
-    def _image(self, vector: Tensor) -> Tensor:
-        image = self._product(vector)
-        if not isinstance(image, Tensor) or image.shape != vector.shape:
-            given = list(image.shape) if isinstance(image, Tensor) else type(image).__name__
-            raise SettingsError(
-                f"the operator made {given} of a vector [{len(vector)}]; it must keep the shape"
-            )
-        if not bool(image.isfinite().all()):
-            raise ConvergenceError("the operator gave nan or inf; look for it in the network")
-        return image.detach().to(vector)
 
     def _orthogonal(self, vector: Tensor) -> Tensor:
         basis = self._basis[:, : self.steps]
@@ -296,7 +285,7 @@ def _key(values: Tensor, by: str) -> Tensor:
     return values.abs() if by == "magnitude" else values
 
 
-def _checked(size: int, k: int, by: str, tolerance: float, most: int | None) -> None:
+def _check(size: int, k: int, by: str, tolerance: float, most: int | None) -> None:
     if not (isinstance(size, int) and isinstance(k, int) and 1 <= k <= size):
         raise SettingsError(f"k lies between 1 and the size {shown(size)}, got {shown(k)}")
     if by not in ("value", "magnitude"):

@@ -1,29 +1,48 @@
-r"""A network's tangent features: the rows of its Jacobian, kept in factors and never written out.
+r"""A network's tangent features, the rows of its Jacobian, and their Gram matrix (finite NTK).
 
 For inputs :math:`x_1 \dots x_n` and the chosen parameters :math:`\theta` the Jacobian
-:math:`J = \partial f_\theta(x) / \partial\theta` has :math:`n o` rows of :math:`p` numbers.  One
-forward pass and one backward pass for each output give it in factors
-(:mod:`dovetail.linalg.gram_blocks`), of which everything a linear model in :math:`\theta` asks for
-follows: Gram matrices :math:`J J'^\top` of two sets of inputs, weighted by parameter or one for
-each layer; products :math:`J w` and :math:`J^\top u`; and, where :math:`p` is small, the rows.
+:math:`J = \partial f_\theta(x) / \partial\theta` has :math:`n o` rows of :math:`p` numbers.  The
+tangent kernel of two sets of inputs, of one network or of two with the same parameters, is
+
+.. math::
+    K_{ic,jd} = \sum_p \frac{\partial f_c(x_i)}{\partial \theta_p}
+                       \frac{\partial f'_d(x'_j)}{\partial \theta'_p} .
+
+One forward pass and one backward pass for each output give what went into every place a parameter
+is used and what came back to it; :mod:`dovetail.linalg.gradient_rules` reads the gradients of
+single samples off those, :mod:`dovetail.linalg.gradient_factors` multiplies them.  For a matrix of
+:math:`a \times b` numbers a pair of samples costs :math:`a + b` products instead of :math:`a b`.
+From the factors follows all that a linear model in :math:`\theta` asks for: Gram matrices, weighted
+by parameter or one for each layer; products :math:`J w` and :math:`J^\top u`; and, where :math:`p`
+is small, the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, shown
-from dovetail.linalg.gram_blocks import Dense, Outer
-from dovetail.linalg.gram_features import Differentiated
-from dovetail.linalg.gram_products import add_inner, mirror_, takes_bias
+from dovetail.linalg.gradient_factors import (
+    ROWS,
+    Dense,
+    Outer,
+    add_inner,
+    mirror_,
+    pieces,
+    takes_bias,
+)
+from dovetail.linalg.jacobian import evaluating
 from dovetail.linalg.parameters import Choice, chosen_parameters
+from dovetail.linalg.sample_gradients import Differentiated
 
-__all__ = ["Outputs", "TangentFeatures"]
+__all__ = ["Outputs", "TangentFeatures", "tangent_gram"]
+
 
 Outputs: TypeAlias = Literal["full", "diagonal"]
 """All pairs of outputs ``[n, o, m, o]``, or each with itself ``[n, m, o]``."""
@@ -32,8 +51,6 @@ Factors: TypeAlias = dict[str, Dense | Outer]
 
 LARGEST = 4096  # rows (samples times outputs) of one block: the products of two stay in 128 MiB
 BLOCK = 2**28  # bytes of features of one block
-ROWS = 2**27  # bytes of one block of the Jacobian, where it is written out
-PIECE = 2**23  # bytes of features that are changed to another type at once
 
 
 class TangentFeatures:
@@ -78,13 +95,15 @@ class TangentFeatures:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ContractError(f"tangent features are of an nn.Module, got {shown(model)}")
-        if block is not None and (isinstance(block, bool) or not isinstance(block, int)):
+        if block is not None and (type(block) is not int or block < 1):
             raise SettingsError(f"block is a number of samples, at least 1, got {shown(block)}")
-        if block is not None and block < 1:
-            raise SettingsError(f"block is a number of samples, at least 1, got {shown(block)}")
-        self.model = model
+        if not isinstance(x, Tensor) or x.ndim == 0 or len(x) == 0:
+            what = f"shape {list(x.shape)}" if isinstance(x, Tensor) else shown(x)
+            raise TaskError(f"inputs are a tensor [n, ...] of at least one sample, got {what}")
+        if not bool(x.isfinite().all()):
+            raise TaskError("inputs hold numbers that are not finite; drop or fill those samples")
+        self.model, self.x = model, x
         self.names = chosen_parameters(model, params)
-        self.x = _checked(x)
         every = dict(model.named_parameters())
         self.shapes = {name: every[name].shape for name in self.names}
         self.size = sum(shape.numel() for shape in self.shapes.values())
@@ -127,12 +146,11 @@ class TangentFeatures:
         groups: dict[str, list[str]] = {}
         for name in self.names:
             groups.setdefault(repr(float(scales.get(name, 1.0))), []).append(name)
-        total: Tensor | None = None
-        for scale, names in groups.items():  # one after the other: two matrices at a time
-            part = self.grams({scale: names}, other, outputs=outputs)[scale].mul_(float(scale))
-            total = part if total is None else total.add_(part)
-        assert total is not None, "some parameter is always chosen"
-        return total
+        scaled = (  # one after the other: two matrices at a time
+            self.grams({scale: names}, other, outputs=outputs)[scale].mul_(float(scale))
+            for scale, names in groups.items()
+        )
+        return reduce(Tensor.add_, scaled)
 
     def grams(
         self,
@@ -177,20 +195,22 @@ class TangentFeatures:
                     if right is self:
                         for gram in grams.values():
                             _complete(gram, here, there)
-        for gram in grams.values():
-            _must_be_finite(gram)
+        # One sum instead of a mask of all entries: inf and nan survive it.
+        if not all(bool(gram.sum().isfinite() or gram.isfinite().all()) for gram in grams.values()):
+            raise TaskError(
+                "the gradients are not finite, as of a square root at zero or an overflow; look "
+                "for such an operation, or scale the inputs"
+            )
         return grams
 
     def own(self, scales: Mapping[str, float] | None = None) -> Tensor:
         r"""What each sample has with itself, :math:`J_i S J_i^\top`, float64 ``[n, o, o]``."""
-        blocks = []
+        blocks, scales = [], scales or {}
         with _as_evaluated(self.model):
             for i in range(len(self.slices)):
-                count = self.slices[i].stop - self.slices[i].start
-                total = self.x.new_zeros(count, self.width, self.width, dtype=torch.float64)
-                for name, one in self.factors(i).items():
-                    total += (scales or {}).get(name, 1.0) * _own(one, count)
-                blocks.append(total)
+                factors = self.factors(i).items()
+                parts = (scales.get(name, 1.0) * one.own() for name, one in factors)
+                blocks.append(reduce(Tensor.add_, parts))
         return torch.cat(blocks)
 
     def push(self, direction: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -198,18 +218,20 @@ class TangentFeatures:
 
         Products are taken in ``dtype``: float32 is twice as fast and good for seven digits.
         """
-        direction = self._flat(direction)
-        parts = self._split(direction.to(dtype))
+        if direction.shape != (self.size,):
+            raise SettingsError(
+                f"a direction in the space of these parameters has shape [{self.size}], not "
+                f"{list(direction.shape)}"
+            )
+        parts = self._split(direction.detach().to(self.x.device, dtype))
         moved = []
         with _as_evaluated(self.model):
             for i in range(len(self.slices)):
-                total = None
-                for name, one in self.factors(i).items():
-                    pieces = _pieces(one, dtype)
-                    part = torch.cat([some.along(parts[name]) for _, some in pieces]).double()
-                    total = part if total is None else total + part
-                assert total is not None, "a network that uses none of them was refused"
-                moved.append(total)
+                along = (
+                    torch.cat([some.along(parts[name]) for _, some in pieces(one, dtype)]).double()
+                    for name, one in self.factors(i).items()
+                )
+                moved.append(reduce(torch.add, along))
         return torch.cat(moved)
 
     def pull(self, cotangent: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -231,27 +253,24 @@ class TangentFeatures:
             for i, here in enumerate(self.slices):
                 for name, one in self.factors(i).items():
                     mine = cotangent[here]
-                    for where, some in _pieces(one, dtype):
+                    for where, some in pieces(one, dtype):
                         sums[name] += some.weighted(mine[where]).double()
         return total
 
     def rows(self) -> Iterator[Tensor]:
         """The Jacobian itself, float64 blocks ``[b, o, p]`` in order, for few parameters."""
         most = max(1, ROWS // (8 * self.width * self.size))
-        for i, here in enumerate(self.slices):
+        for i, block_of in enumerate(self.slices):
             with _as_evaluated(self.model):
                 factors = self.factors(i)
-            count = here.stop - here.start
+            count = block_of.stop - block_of.start
             for start in range(0, count, most):
                 some = slice(start, min(start + most, count))
-                block = self.x.new_zeros(
-                    some.stop - some.start, self.width, self.size, dtype=torch.float64
-                )
-                at = 0
-                for name, shape in self.shapes.items():
+                shape = (some.stop - some.start, self.width, self.size)
+                block = self.x.new_zeros(shape, dtype=torch.float64)
+                for name, columns in self._split(block).items():
                     if name in factors:
-                        block[..., at : at + shape.numel()] = factors[name].part(some).dense()
-                    at += shape.numel()
+                        columns[:] = factors[name].part(some).dense()
                 yield block
 
     def factors(self, i: int) -> Factors:
@@ -262,42 +281,13 @@ class TangentFeatures:
             found = self._network.features(self.x[self.slices[i]])
         size = sum(feature.nbytes for feature in found.values())
         if size <= self._room:
-            self._room -= size
-            self._kept[i] = found
+            self._room, self._kept[i] = self._room - size, found
         return found
 
-    def _flat(self, direction: Tensor) -> Tensor:
-        if direction.shape != (self.size,):
-            raise SettingsError(
-                f"a direction in the space of these parameters has shape [{self.size}], not "
-                f"{list(direction.shape)}"
-            )
-        return direction.detach().to(self.x.device)
-
     def _split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of a flat vector ``[p]``, by parameter."""
-        pieces = torch.split(flat, [shape.numel() for shape in self.shapes.values()])
-        return dict(zip(self.names, pieces, strict=True))
-
-
-def _pieces(one: Dense | Outer, dtype: torch.dtype) -> Iterator[tuple[slice, Dense | Outer]]:
-    """Samples as many at a time as are changed to a type in the cache, all where none need be."""
-    whole = one.rows if isinstance(one, Dense) else one.grads
-    count, step = len(whole), len(whole)
-    if whole.dtype != dtype:
-        step = max(1, PIECE * count // max(1, one.nbytes))
-    for start in range(0, count, step):
-        some = slice(start, min(start + step, count))
-        yield some, one if step >= count else one.part(some)
-
-
-def _own(one: Dense | Outer, count: int) -> Tensor:
-    """Samples a few at a time: among many positions the intermediate is large."""
-    if isinstance(one, Dense):
-        return one.own()
-    each = 8 * one.grads[0].numel() * max(1, one.inputs[0].numel())
-    step = max(1, ROWS // each)
-    return torch.cat([one.part(slice(i, i + step)).own() for i in range(0, count, step)])
+        """Views of flat vectors ``[..., p]``, by parameter."""
+        each = torch.split(flat, [shape.numel() for shape in self.shapes.values()], -1)
+        return dict(zip(self.names, each, strict=True))
 
 
 def _part(gram: Tensor, here: slice, there: slice) -> Tensor:
@@ -324,56 +314,85 @@ def _add_products(
 ) -> None:
     """Add the inner products over the parameters of each group that both blocks depend on."""
     both = [name for name in mine if name in theirs and name in member]
-    along: dict[str, str] = {}
+    along = {name: takes_bias(mine[name], theirs[name], diagonal) for name in both}
+    along = {name: b for name, b in along.items() if b and member.get(b) == member[name]}
     for name in both:
-        bias = takes_bias(mine[name], theirs[name], diagonal)
-        if bias is not None and member.get(bias) == member[name]:
-            along[name] = bias
-    taken = set(along.values())
-    for name in both:
-        if name not in taken:
-            add_inner(
-                parts[member[name]],
-                mine[name],
-                theirs[name],
-                diagonal=diagonal,
-                bias=name in along,
-            )
+        if name not in along.values():
+            add_inner(parts[member[name]], mine[name], theirs[name], diagonal, name in along)
 
 
 @contextmanager
 def _as_evaluated(*models: nn.Module) -> Iterator[None]:
     """Evaluation mode and full precision; everything as before afterwards."""
-    before = {module: module.training for model in models for module in model.modules()}
     kind = next((p.device.type for p in models[0].parameters()), "cpu")
-    try:
-        for model in models:
-            model.eval()
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),  # factors switch it on for themselves
-            torch.autocast(kind, enabled=False),
-        ):
-            yield
-    finally:
-        for module, training in before.items():
-            module.training = training
+    with (
+        evaluating(*models),
+        torch.inference_mode(False),
+        torch.no_grad(),  # factors switch it on for themselves
+        torch.autocast(kind, enabled=False),
+    ):
+        yield
 
 
-def _checked(x: Tensor) -> Tensor:
-    """Refuse what cannot be differentiated sample by sample."""
-    if not isinstance(x, Tensor) or x.ndim == 0 or len(x) == 0:
-        what = f"shape {list(x.shape)}" if isinstance(x, Tensor) else shown(x)
-        raise TaskError(f"inputs are a tensor [n, ...] of at least one sample, got {what}")
-    if not bool(x.isfinite().all()):
-        raise TaskError("inputs hold numbers that are not finite; drop or fill those samples")
-    return x
+def tangent_gram(
+    model: nn.Module,
+    x: Tensor,
+    x2: Tensor | None = None,
+    model2: nn.Module | None = None,
+    params: Choice = None,
+    *,
+    outputs: Outputs = "full",
+    block: int | None = None,
+    memory: int = 2**30,
+) -> Tensor:
+    r"""Inner products of the gradients of a network's outputs (the finite tangent kernel).
+
+    Exact: equal to :math:`J J^\top` up to rounding.  The features are of the network's own type,
+    the products are float64, which is where the precision is needed.  The network is run in
+    evaluation mode and left as it was, frozen parameters count like others, and it makes no
+    difference whether the caller records gradients.
+
+    Args:
+        model: Maps ``[n, ...]`` to ``[n, o]``, each sample by itself.
+        x: Inputs ``[n, ...]``; integers for a network that begins with a table.
+        x2: Other inputs ``[m, ...]``; ``x`` when left out.
+        model2: Another network with parameters of the same names and shapes, for ``x2``.
+        params: The parameters that count, by pattern, such as ``"head.*"`` or several; all by
+            default.  A parameter that is used under two names is one.
+        outputs: ``"full"`` for all pairs of outputs, ``"diagonal"`` for each with itself.
+        block: Samples at a time; chosen by their size when left out.
+        memory: Bytes of features to keep; what does not fit is computed again when it is needed.
+
+    Returns:
+        float64 ``[n, o, m, o]``, or ``[n, m, o]`` for ``outputs="diagonal"``.  Without ``x2`` and
+        ``model2`` exactly symmetric.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> tangent_gram(layer, torch.tensor([[1.0, 2.0], [3.0, 4.0]])).squeeze()  # <x, x'> + 1
+    tensor([[ 6., 12.],
+            [12., 26.]], dtype=torch.float64)
+    """
+    left = TangentFeatures(model, x, params, block=block, memory=memory)
+    if (x2 is None or x2 is x) and (model2 is None or model2 is model):
+        return left.gram(outputs=outputs)
+    other = model if model2 is None else model2
+    right = TangentFeatures(other, x if x2 is None else x2, params, block=block, memory=memory)
+    if other is not model:
+        _same_parameters(left, right)
+    return left.gram(right, outputs=outputs)
 
 
-def _must_be_finite(gram: Tensor) -> None:
-    # One sum instead of a mask of all entries: inf and nan survive it.
-    if not bool(gram.sum().isfinite()) and not bool(gram.isfinite().all()):
-        raise TaskError(
-            "the gradients are not finite, as of a square root at zero or an overflow; look for "
-            "such an operation, or scale the inputs"
+def _same_parameters(one: TangentFeatures, other: TangentFeatures) -> None:
+    """Refuse networks whose gradients do not live in one space."""
+    wrong = [f"only one has {name!r}" for name in sorted(set(one.names) ^ set(other.names))]
+    wrong += [
+        f"{name!r} is {list(shape)} and {list(other.shapes[name])}"
+        for name, shape in one.shapes.items()
+        if name in other.shapes and other.shapes[name] != shape
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        raise ContractError(
+            f"the two networks do not share their parameters: {'; '.join(wrong[:3])}{more}. "
+            "Choose common ones by params=, or compare the Gram matrix of each"
         )

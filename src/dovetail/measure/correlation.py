@@ -13,15 +13,29 @@ correlates with nothing: 0.  All sums are in float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
+from dovetail.linalg.moments import Moments
+from dovetail.measure.forward import REFUSED, prepare, refuse_other_inputs
+from dovetail.measure.recombination import Alike
+from dovetail.parts.modules import evaluating
+from dovetail.parts.part import Part
+from dovetail.tasks.task import Task
 
-__all__ = ["CrossMoments", "best_permutation", "channel_correlation"]
+__all__ = [
+    "alike",
+    "best_permutation",
+    "channel_correlation",
+    "channel_moments",
+    "correlations",
+    "matched",
+]
 
 _CONSTANT = 1e-12
 """A deviation this small beside the mean is rounding."""
@@ -34,7 +48,7 @@ def channel_correlation(a: Tensor, b: Tensor) -> Tensor:
     >>> channel_correlation(a, -a).round(decimals=9)
     tensor([-1.,  0.], dtype=torch.float64)
     """
-    return CrossMoments.of(a, b).correlations().diagonal()
+    return correlations(channel_moments(a, b)).diagonal()
 
 
 def best_permutation(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,81 +59,45 @@ def best_permutation(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     >>> partner, correlation.round(decimals=9)
     (tensor([1, 0]), tensor([1., 1.], dtype=torch.float64))
     """
-    return CrossMoments.of(a, b).matched()
+    return matched(channel_moments(a, b))
 
 
-@dataclass(frozen=True)
-class CrossMoments:
-    r"""Counts, means and sums of products about the means of two sets of features, mergeable.
+def channel_moments(a: Tensor, b: Tensor) -> Moments:
+    """What correlations need of rows ``[n, d]``, or of maps ``[n, d, ...]`` with equal positions.
 
-    Rows that come in pieces are folded in as they come: with :math:`\delta = \bar x_2 - \bar x_1`,
-    the sums about the common mean of both pieces are the sums of each, and
-    :math:`\delta_a \delta_b^\top n_1 n_2 / (n_1 + n_2)`.  Nothing cancels, however large the means.
+    Those of pieces merge to those of the whole.
 
     >>> a, b = torch.rand(8, 3), torch.rand(8, 3)
-    >>> pieces = CrossMoments.of(a[:5], b[:5]).merge(CrossMoments.of(a[5:], b[5:]))
-    >>> torch.allclose(pieces.correlations(), CrossMoments.of(a, b).correlations())
+    >>> pieces = channel_moments(a[:5], b[:5]).merge(channel_moments(a[5:], b[5:]))
+    >>> torch.allclose(correlations(pieces), correlations(channel_moments(a, b)))
     True
     """
-
-    count: int
-    mean_a: Tensor
-    mean_b: Tensor
-    squares_a: Tensor
-    squares_b: Tensor
-    products: Tensor
-
-    @classmethod
-    def of(cls, a: Tensor, b: Tensor) -> CrossMoments:
-        """The moments of rows ``[n, d]``, or of maps ``[n, d, ...]`` with equal positions."""
-        if a.shape != b.shape or a.ndim < 2:
-            raise TaskError(
-                "channels are correlated between features of one shape [n, d, ...]; "
-                f"got {tuple(a.shape)} and {tuple(b.shape)}"
-            )
-        if a.numel() == 0:
-            raise TaskError("there are no features to correlate")
-        rows_a, rows_b = _rows(a), _rows(b)
-        mean_a, mean_b = rows_a.mean(0), rows_b.mean(0)
-        rows_a, rows_b = rows_a - mean_a, rows_b - mean_b
-        squares_a, squares_b = rows_a.square().sum(0), rows_b.square().sum(0)
-        return cls(len(rows_a), mean_a, mean_b, squares_a, squares_b, rows_a.T @ rows_b)
-
-    def merge(self, other: CrossMoments) -> CrossMoments:
-        """The moments of both together."""
-        if self.products.shape != other.products.shape:
-            raise TaskError(f"{len(self.mean_a)} channels do not merge with {len(other.mean_a)}")
-        count = self.count + other.count
-        delta_a, delta_b = other.mean_a - self.mean_a, other.mean_b - self.mean_b
-        weight = self.count * other.count / count
-        return CrossMoments(
-            count,
-            self.mean_a + delta_a * (other.count / count),
-            self.mean_b + delta_b * (other.count / count),
-            self.squares_a + other.squares_a + delta_a.square() * weight,
-            self.squares_b + other.squares_b + delta_b.square() * weight,
-            self.products + other.products + torch.outer(delta_a, delta_b) * weight,
+    if a.shape != b.shape or a.ndim < 2:
+        raise TaskError(
+            "channels are correlated between features of one shape [n, d, ...]; "
+            f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
+    if a.numel() == 0:
+        raise TaskError("there are no features to correlate")
+    return Moments(a.shape[1], a.shape[1], a.device, diagonal="both").update(_rows(a), _rows(b))
 
-    def correlations(self) -> Tensor:
-        """Channel i of the first with channel j of the second ``[d, d]``, in [-1, 1]."""
-        spread_a = self._spread(self.mean_a, self.squares_a)
-        spread_b = self._spread(self.mean_b, self.squares_b)
-        scale = torch.outer(spread_a, spread_b)
-        found = torch.where(scale > 0, self.products / scale, 0.0)
-        return found.clamp(-1.0, 1.0)
 
-    def matched(self) -> tuple[Tensor, Tensor]:
-        """The permutation ``[d]`` with the largest sum of correlations, and these ``[d]``."""
-        table = self.correlations().cpu()
-        _, partners = linear_sum_assignment(table.numpy(), maximize=True)
-        partner = torch.from_numpy(partners)
-        return partner, table.gather(1, partner[:, None])[:, 0]
+def correlations(moments: Moments) -> Tensor:
+    """Channel i of the first with channel j of the second ``[d, d]``, in [-1, 1]."""
+    squares = torch.cat([moments.features, moments.targets])
+    # Of a channel that never changes, exactly zero.
+    rounding = moments.rows * (_CONSTANT * moments.mean).square()
+    spread = torch.where(squares > rounding, squares, 0.0).sqrt()
+    scale = torch.outer(spread[: moments.d], spread[moments.d :])
+    return torch.where(scale > 0, moments.cross / scale, 0.0).clamp(-1.0, 1.0)
 
-    def _spread(self, mean: Tensor, squares: Tensor) -> Tensor:
-        """The root of the squares; of a channel that never changes, exactly zero."""
-        rounding = self.count * (_CONSTANT * mean).square()
-        return torch.where(squares > rounding, squares, 0.0).sqrt()
+
+def matched(moments: Moments) -> tuple[Tensor, Tensor]:
+    """The permutation ``[d]`` with the largest sum of correlations, and these ``[d]``."""
+    table = correlations(moments).cpu()
+    _, partners = linear_sum_assignment(table.numpy(), maximize=True)
+    partner = torch.from_numpy(partners)
+    return partner, table.gather(1, partner[:, None])[:, 0]
 
 
 def _rows(features: Tensor) -> Tensor:
@@ -127,3 +105,50 @@ def _rows(features: Tensor) -> Tensor:
     if not features.isfinite().all():
         raise TaskError("the features hold NaN or infinite values; nothing correlates with those")
     return features.double().movedim(1, -1).reshape(-1, features.shape[1])
+
+
+_WIDEST = 4096
+"""More channels are left out: every one is correlated with every other, and then matched."""
+
+
+def alike(fronts: Mapping[str, Part], task: Task, batches: Sequence[Tensor]) -> tuple[Alike, ...]:
+    """Correlate every two fronts that give one tensor of the same shape for the same images.
+
+    Each front prepares the images in its own way.  One that cannot take them, or gives no finite
+    numbers for them, is left out.
+
+    Args:
+        fronts: Parts by name.
+        task: Where the images come from.
+        batches: Which of them, rows of the task.
+    """
+    left = dict(fronts)
+    moments: dict[tuple[str, str], Moments] = {}
+    for batch in batches:
+        features = {name: _features(front, task, batch) for name, front in left.items()}
+        usable = {name: given for name, given in features.items() if given is not None}
+        left = {name: left[name] for name in usable}
+        for (one, a), (other, b) in combinations(usable.items(), 2):
+            if a.shape == b.shape and a.shape[1] <= _WIDEST:
+                piece, known = channel_moments(a, b), moments.get((one, other))
+                moments[one, other] = piece if known is None else known.merge(piece)
+    return tuple(
+        Alike(
+            one, other, float(correlations(each).diagonal().mean()), float(matched(each)[1].mean())
+        )
+        for (one, other), each in moments.items()
+        if one in left and other in left
+    )
+
+
+def _features(front: Part, task: Task, batch: Tensor) -> Tensor | None:
+    """What the front gives for images of a task; nothing if it cannot."""
+    try:
+        refuse_other_inputs(task, front.contract)
+        x = prepare(task.inputs[batch], front.contract).to(front.device)
+        with evaluating(front.module):
+            given = front(x)
+    except REFUSED:
+        return None
+    usable = isinstance(given, Tensor) and given.ndim >= 2 and bool(given.isfinite().all())
+    return given.cpu() if usable else None

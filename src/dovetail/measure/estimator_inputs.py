@@ -30,6 +30,7 @@ __all__ = [
     "as_rows",
     "as_weights",
     "class_names",
+    "codes_among",
     "refuse_other_count",
     "seed_of",
 ]
@@ -133,6 +134,21 @@ def as_classes(y: Any) -> tuple[Tensor, Array]:
             f"all {len(labels)} labels are of one class, {classes[0]}; a classifier needs two"
         )
     return torch.from_numpy(codes.reshape(-1).astype(np.int64)), classes
+
+
+def codes_among(y: Any, classes: Array) -> Tensor:
+    """Codes ``[n]`` of labels that must be among these classes, those an estimator was fitted to.
+
+    >>> codes_among(["owl", "cat"], np.array(["cat", "owl"]))
+    tensor([1, 0])
+    """
+    places = {name: i for i, name in enumerate(classes.tolist())}
+    labels = as_labels(y).tolist()
+    if unknown := [label for label in labels if label not in places]:
+        raise TaskError(
+            f"{shown(unknown[0])} is not among the classes fitted to; fit again with all of them"
+        )
+    return torch.tensor([places[label] for label in labels], dtype=torch.int64)
 
 
 def as_numbers(y: Any) -> tuple[Tensor, bool]:

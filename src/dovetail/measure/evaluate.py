@@ -1,4 +1,9 @@
-"""How good a part is on a task."""
+r"""How good a part is on a task: the measures of its outputs that suit the kind of target.
+
+With logits :math:`z \in \mathbb{R}^{n \times c}` and targets :math:`y`, accuracy is
+:math:`\frac1n \sum_i [\arg\max_j z_{ij} = y_i]` and the negative log-likelihood
+:math:`-\frac1n \sum_i \log \mathrm{softmax}(z_i)_{y_i}`.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,34 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dovetail.core.declared import heatmap, text, when
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.core.records import Record
 from dovetail.core.seeds import generator
-from dovetail.core.views import Cell, Heatmap, Table, Text, View
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.outputs import class_measures, confusion, label_measures, number_measures
-from dovetail.measure.preprocess import refuse_other_inputs
+from dovetail.core.views import Table
+from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Evaluation", "evaluate", "measure", "need_test", "with_measures"]
+__all__ = [
+    "Evaluation",
+    "class_measures",
+    "confusion",
+    "evaluate",
+    "label_measures",
+    "measure",
+    "need_test",
+    "number_measures",
+    "with_measures",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Record, kind="evaluation"):
+class Evaluation(Record, kind="evaluation", title="{part} on {task}"):
     """A part's measures on one split of a task.
 
     For classes: ``accuracy`` lets the head choose among all its classes; ``masked accuracy``, when
@@ -51,41 +66,31 @@ class Evaluation(Record, kind="evaluation"):
             raise TaskError(f"{self.task!r} is no classification: it has no accuracy")
         return self.measures["accuracy"]
 
-    @property
-    def title(self) -> str:
-        """Which part on which task."""
-        return f"{self.part} on {self.task}"
+    def _beside_chance(self) -> Table:
+        chance = () if self.chance is None else (("chance", self.chance),)
+        return Table(("measure", "value"), (*self.measures.items(), *chance), ("", ".4g"))
 
-    def view(self) -> View:
-        """The measures, and for classes who is taken for whom."""
-        rows: list[tuple[Cell, ...]] = [(name, value) for name, value in self.measures.items()]
-        if self.chance is not None:
-            rows.append(("chance", self.chance))
-        head: View = (
-            Text(f"{self.n} examples of the {self.split} split."),
-            Table(("measure", "value"), tuple(rows), formats=("", ".4g")),
-        )
-        if not self.confusion:
-            return head
-        totals = [max(sum(row), 1) for row in self.confusion]
-        shares = tuple(
-            tuple(count / total for count in row)
-            for row, total in zip(self.confusion, totals, strict=True)
-        )
-        return (
-            *head,
-            Heatmap(
+    def _shares(self) -> tuple[tuple[float, ...], ...]:
+        """The rows of the confusion matrix, divided by their sums."""
+        return tuple(tuple(n / max(sum(row), 1) for n in row) for row in self.confusion)
+
+    shows = (
+        text("{n} examples of the {split} split."),
+        _beside_chance,
+        when(
+            "confusion",
+            heatmap(
                 "Who is taken for whom, among the task's classes",
-                self.classes,
-                self.classes,
-                shares,
+                "classes",
+                "classes",
+                _shares,
                 "true class",
                 "predicted class",
                 ".0%",
-                0.0,
-                1.0,
+                (0.0, 1.0),
             ),
-        )
+        ),
+    )
 
     def __repr__(self) -> str:
         name, value = next(iter(self.measures.items()))
@@ -231,3 +236,53 @@ def with_measures(part: Part, measures: Mapping[str, float]) -> Part:
     """
     measured = {**part.origin.measured, **measures}
     return part.changed(origin=replace(part.origin, measured=measured))
+
+
+def class_measures(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    """Accuracy and negative log-likelihood (nats) of ``[n, c]`` logits for ``[n]`` classes.
+
+    >>> class_measures(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1]))["accuracy"]
+    0.5
+    """
+    nll = F.cross_entropy(logits.double(), targets)
+    right = (logits.argmax(1) == targets).double().mean()
+    return {"accuracy": float(right), "nll": float(nll)}
+
+
+def label_measures(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    """Share of right labels, share of rows right as a whole, and binary cross-entropy.
+
+    >>> label_measures(torch.tensor([[9.0, -9.0]]), torch.tensor([[1.0, 1.0]]))["accuracy"]
+    0.5
+    """
+    right = (logits > 0) == (targets > 0.5)
+    bce = F.binary_cross_entropy_with_logits(logits.double(), targets.double())
+    return {
+        "accuracy": float(right.double().mean()),
+        "exact": float(right.all(1).double().mean()),
+        "nll": float(bce),
+    }
+
+
+def number_measures(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    r"""Mean squared error, its root, and :math:`R^2 = 1 - \mathrm{mse} / \mathrm{var}(y)`.
+
+    >>> number_measures(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 3.0]))["r2"]
+    1.0
+    """
+    y = targets.double().reshape(len(targets), -1)
+    mse = float((outputs.double().reshape(y.shape) - y).square().mean())
+    spread = float((y - y.mean(0)).square().mean())
+    r2 = 1 - mse / spread if spread > 0 else float("nan")
+    return {"r2": r2, "rmse": mse**0.5, "mse": mse}
+
+
+def confusion(predicted: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """Counts ``[classes, classes]``: row the true class, column the predicted one.
+
+    >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2)
+    tensor([[1, 1],
+            [0, 1]])
+    """
+    cells = targets * classes + predicted
+    return torch.bincount(cells, minlength=classes * classes).reshape(classes, classes)

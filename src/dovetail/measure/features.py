@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from dovetail.core.errors import ContractError, SettingsError
 from dovetail.core.files import write_whole
 from dovetail.core.plain import dumps
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import refuse_other_inputs
+from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.parts.cutting import cut
+from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
-from dovetail.parts.structure import structure_of
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["Features", "Pooling", "features", "features_along", "pooled"]

@@ -1,25 +1,27 @@
-"""A front and a head as one: which statistics their norms use, and how good they are together."""
+"""A front and a head as one, or several: statistics of their norms, how good they are together."""
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.core.seeds import generator
 from dovetail.measure.evaluate import Evaluation, evaluate
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare, refuse_other_inputs
+from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms, has_batch_norm
+from dovetail.parts.norms import Norms, has_batch_norm, with_norms
 from dovetail.parts.part import Part
 from dovetail.tasks.task import SPLITS, Split, Task
 
 __all__ = [
     "CALIBRATION",
+    "Fan",
     "accuracy",
     "answers",
     "calibrating_batches",
@@ -103,14 +105,18 @@ def in_random_order(task: Task, split: Split, seed: int) -> Task:
     return task.derived(task.name, indices=indices)
 
 
-def random_batches(rows: Tensor, seed: int) -> list[Tensor]:
-    """The rows ``[n]`` in random order, in batches of like size: none is left to itself.
+def random_batches(rows: Tensor, seed: int, most: int = _BATCH) -> list[Tensor]:
+    """The rows ``[n]`` in a fixed random order, in batches of like size, at most so many each.
+
+    Data sets often lie on disk class by class, and the statistics of a batch of one class are not
+    those of the data: an unshuffled order would measure that instead of the parts.  No batch is
+    left with a few rows, whose variance is poor, or with a single one, which has none.
 
     >>> [len(batch) for batch in random_batches(torch.arange(513), seed=0)]
     [257, 256]
     """
     order = rows[torch.randperm(len(rows), generator=generator(seed, "batches"))]
-    return list(order.tensor_split(max(1, math.ceil(len(order) / _BATCH))))
+    return list(order.tensor_split(max(1, math.ceil(len(order) / most))))
 
 
 def _even(count: int) -> int:
@@ -136,3 +142,52 @@ def calibrating_batches(
     ready = prepare(task.inputs.index_select(0, drawn), front.contract).to(front.device)
     # None is left with a single image, which has no variance.
     return list(ready.tensor_split(-(-len(ready) // _BATCH)))
+
+
+class Fan(nn.Module):
+    """A front whose features every head receives; the tensors are the parts' own.
+
+    >>> fan = Fan(nn.Flatten(), {"three": nn.Linear(4, 3), "two": nn.Linear(4, 2)})
+    >>> {name: tuple(found.shape) for name, found in fan(torch.rand(5, 2, 2)).items()}
+    {'three': (5, 3), 'two': (5, 2)}
+    """
+
+    def __init__(self, front: nn.Module, heads: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.front = front
+        self.names = list(heads)
+        self.heads = nn.ModuleList(heads.values())  # no dictionary: names of parts hold dots
+
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What crosses from the front to a head."""
+        given = self.front(x)
+        return given if isinstance(given, tuple) else (given,)
+
+    def through(self, name: str, features: tuple[Tensor, ...]) -> Tensor:
+        """What one head makes of the features, where its weights are."""
+        head = self.heads[self.names.index(name)]
+        weight = next(iter(head.state_dict().values()), None)
+        if weight is not None:
+            features = tuple(tensor.to(weight.device) for tensor in features)
+        output: Tensor = head(*features)
+        return output
+
+    def forward(self, x: Tensor, wanted: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The outputs of all heads, or of those wanted."""
+        features = self.features(x)
+        names = self.names if wanted is None else wanted
+        return {name: self.through(name, features) for name in names}
+
+    def with_norms(self, norms: Norms, batches: Iterable[Tensor] = ()) -> Fan:
+        """The fan with other statistics, as ``join`` of the front to each head would have them.
+
+        ``"recalibrated"`` needs batches of prepared inputs.  The front's new statistics are the
+        same behind every head, so one pass over the batches serves all; heads that share a batch
+        norm still get statistics of their own.
+        """
+        if norms != "recalibrated":
+            return with_norms(self, norms)
+        heads = (copy.deepcopy(head) for head in self.heads)
+        return with_norms(
+            Fan(self.front, dict(zip(self.names, heads, strict=True))), norms, batches
+        )

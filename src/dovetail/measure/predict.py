@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.measure.forward import outputs_of
 from dovetail.parts.contract import Contract, shown_shape
+from dovetail.parts.modules import dtype_name
 from dovetail.parts.part import Part, as_part
-from dovetail.parts.weights import dtype_name
 
 __all__ = ["Predictions", "predict"]
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeVar
 
+from dovetail.core.declared import Column, table
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Heatmap, Table, Text, View, refuse_mostly_empty
+from dovetail.core.views import Cell, Heatmap, Table, Text, refuse_mostly_empty
+from dovetail.core.words import counted
 
 __all__ = ["Alike", "Pair", "Recombination"]
 
@@ -67,7 +69,7 @@ class Alike:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recombination(Record, kind="recombination"):
+class Recombination(Record, kind="recombination", title="Every front with every head"):
     """Every front with every head.
 
     The tables ``accuracy``, ``unmasked``, ``own``, ``chance``, ``common`` and ``fits`` are read as
@@ -146,33 +148,13 @@ class Recombination(Record, kind="recombination"):
         return found
 
     @property
-    def title(self) -> str:
-        """What was measured."""
-        return "Every front with every head"
-
-    @property
     def summary(self) -> str:
         """The finding in a few sentences, from the numbers."""
         return " ".join(sentence for sentence in (self._recombined(), self._contract()) if sentence)
 
-    def view(self) -> View:
-        """Heat map, table of reasons, correlations, finding."""
-        blocks: list[Block] = [self._heatmap(), self._pairs()]
-        if self.alike:
-            rows = tuple((each.one, each.other, each.plain, each.permuted) for each in self.alike)
-            blocks.append(
-                Table(
-                    ("front", "front", "channel by channel", "best permutation"),
-                    rows,
-                    ("", "", ".2f", ".2f"),
-                    "Mean correlation of the fronts' channels on the same images",
-                )
-            )
-        return (*blocks, Text(self.summary))
-
     def __repr__(self) -> str:
-        fronts = _counted(len({pair.front for pair in self.pairs}), "front")
-        heads = _counted(len({pair.head for pair in self.pairs}), "head")
+        fronts = counted(len({pair.front for pair in self.pairs}), "front")
+        heads = counted(len({pair.head for pair in self.pairs}), "head")
         mean = self.mean_off_diagonal
         said = "" if mean is None else f": {mean:.1%} off the diagonal"
         return f"Recombination({fronts} × {heads}{said})"
@@ -227,7 +209,7 @@ class Recombination(Record, kind="recombination"):
         beside = "" if own is None else f", {own:.1%} with the fronts' own heads"
         return (
             f"Recombination accuracy with {self.norms[0]} norms: {mean:.1%} "
-            f"({_counted(len(measured), 'pair')}; chance {_chance(measured):.1%}{beside})."
+            f"({counted(len(measured), 'pair')}; chance {_chance(measured):.1%}{beside})."
         )
 
     def _contract(self) -> str:
@@ -239,21 +221,35 @@ class Recombination(Record, kind="recombination"):
             least = min(pair.accuracy[self.norms[0]] for pair in fit)
             score = "scores" if len(fit) == 1 else "score"
             words.append(
-                f"The {_counted(len(fit), 'pair')} whose contract allows the join {score} "
+                f"The {counted(len(fit), 'pair')} whose contract allows the join {score} "
                 f"{least:.1%} or more."
             )
         if misfit and misfit == [p for p in self.recombined if self.norms[0] in p.accuracy]:
-            words.append(f"The {_counted(len(misfit), 'other')} the contract refused beforehand.")
+            words.append(f"The {counted(len(misfit), 'other')} the contract refused beforehand.")
         elif misfit:
             mean = fmean(pair.accuracy[self.norms[0]] for pair in misfit)
             average = "averages" if len(misfit) == 1 else "average"
             words.append(
-                f"The {_counted(len(misfit), 'pair')} it refused beforehand {average} {mean:.1%} "
+                f"The {counted(len(misfit), 'pair')} it refused beforehand {average} {mean:.1%} "
                 f"(chance {_chance(misfit):.1%})."
             )
         if unmeasured := len(self.pairs) - len(measured):
-            words.append(f"{_counted(unmeasured, 'pair')} could not be measured.")
+            words.append(f"{counted(unmeasured, 'pair')} could not be measured.")
         return " ".join(words)
+
+    shows = (
+        _heatmap,
+        _pairs,
+        table(
+            "alike",
+            Column("front", "one"),
+            Column("front", "other"),
+            Column("channel by channel", "plain", ".2f"),
+            Column("best permutation", "permuted", ".2f"),
+            caption="Mean correlation of the fronts' channels on the same images",
+        ),
+        lambda found: Text(found.summary),
+    )
 
 
 def _said(pair: Pair) -> str:
@@ -266,10 +262,6 @@ def _said(pair: Pair) -> str:
 
 def _accuracy_with(norms: str) -> Callable[[Pair], Cell]:
     return lambda pair: pair.accuracy.get(norms)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _chance(pairs: Iterable[Pair]) -> float:

@@ -15,17 +15,27 @@ above, as far as the front allows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, nearest
+from dovetail.core.words import listed
+from dovetail.measure.correlation import alike
+from dovetail.measure.forward import REFUSED, prepare, refuse_other_inputs
+from dovetail.measure.joined import CALIBRATION, Fan, calibrating_batches, random_batches
 from dovetail.measure.recombination import Pair, Recombination
-from dovetail.measure.recombine_row import How, Row, correlated, measured
-from dovetail.parts.norms import Norms, check_norms
+from dovetail.parts.contract import shown_shape
+from dovetail.parts.modules import evaluating
+from dovetail.parts.norms import Norms, check_norms, with_norms
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Parts", "Tasks", "by_name", "norms_asked", "own_heads", "recombine", "tasks_by_front"]
+__all__ = ["Parts", "Tasks", "own_heads", "recombine"]
+
+Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
+Tasks = Task | Sequence[Task] | Mapping[str, Task]
 
 
 def recombine(
@@ -36,7 +46,7 @@ def recombine(
     norms: Norms | Sequence[Norms] = "batch",
     split: Split = "test",
     batch_size: int = 512,
-    calibration: int = 2048,
+    calibration: int = CALIBRATION,
     correlation: bool = True,
     seed: int = 0,
 ) -> Recombination:
@@ -59,7 +69,7 @@ def recombine(
             gives the record's tables.  Recombined parts need ``"batch"`` or ``"recalibrated"``:
             what a head has stored are the statistics of another front.
         split: Which images.
-        batch_size: Images a batch; a small rest joins the batch before it.
+        batch_size: Images a batch at most; all batches are of about one size.
         calibration: Training images, drawn at random and without their labels, on which
             ``"recalibrated"`` norms are estimated for each pair.
         correlation: Also correlate the channels of the fronts, on the images of the first.
@@ -78,27 +88,31 @@ def recombine(
     >>> recombine([front for front, _ in halves], [head for _, head in halves], task)
     Recombination(2 fronts × 2 heads: ...% off the diagonal)
     """
-    named_fronts, named_heads = by_name(fronts, "fronts"), by_name(heads, "heads")
-    tasks = tasks_by_front(task, list(named_fronts))
+    named_fronts, named_heads = _by_name(fronts, "fronts"), _by_name(heads, "heads")
+    tasks = _tasks_by_front(task, list(named_fronts))
     own = own_heads(fronts, heads, list(named_fronts), list(named_heads))
-    policies = norms_asked(norms, batch_size)
+    policies = _policies(norms, batch_size)
     if calibration < 2:
         raise SettingsError(f"calibration must be at least 2 images, got {calibration}")
-    how = How(policies, split, batch_size, calibration, seed)
     for name, head in named_heads.items():
         if head.contract.kind != "classes":
             raise ContractError(f"the head {name!r} is for {head.contract.kind}, not for classes")
+    how = policies, split, batch_size, calibration, seed
     rows = [
-        Row(name, front, tasks[name], named_heads, own.get(name), how)
+        Row(name, front, tasks[name], named_heads, own.get(name), *how)
         for name, front in named_fronts.items()
     ]
-    pairs = [pair for row in rows for pair in measured(row)]
+    pairs = [pair for row in rows for pair in _measured(row)]
     _refuse_nothing(pairs)
+    images = random_batches(rows[0].task.indices(split), seed, batch_size)
+    compared = rows if correlation and len(rows) > 1 else []
     return Recombination(
         norms=policies,
         pairs=tuple(pairs),
         own_heads=own,
-        alike=correlated(rows) if correlation else (),
+        alike=alike(
+            {row.name: row.front_with(policies[0]) for row in compared}, rows[0].task, images
+        ),
         settings={
             "split": split,
             "norms": list(policies),
@@ -114,32 +128,203 @@ def recombine(
     )
 
 
+@dataclass(frozen=True)
+class Row:
+    """A front, the task it is tested on, the heads it meets, which of them is its own, and how."""
+
+    name: str
+    front: Part
+    task: Task
+    heads: dict[str, Part]
+    own: str | None
+    norms: tuple[Norms, ...]
+    split: Split
+    batch_size: int
+    calibration: int
+    seed: int
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Rows of the task as the front wants them, where it wants them."""
+        return prepare(self.task.inputs[rows], self.front.contract).to(self.front.device)
+
+    def calibrating(self, norms: Norms) -> list[Tensor]:
+        """Batches for statistics, where the policy asks for them."""
+        if norms != "recalibrated":
+            return []
+        return calibrating_batches(self.front, self.task, self.calibration, seed=self.seed)
+
+    def front_with(self, norms: Norms) -> Part:
+        """The front by itself with the statistics of a policy."""
+        module = with_norms(self.front.module, norms, self.calibrating(norms))
+        return self.front.changed(module=module)
+
+    def rows_of(self, classes: tuple[str, ...]) -> Tensor:
+        """The examples of some classes, as rows of the task."""
+        rows = self.task.indices(self.split)
+        numbers = torch.tensor([self.task.classes.index(c) for c in classes], dtype=torch.int64)
+        return rows[torch.isin(self.task.targets[rows], numbers)]
+
+
+def _measured(row: Row) -> list[Pair]:
+    """The pairs of a front with each head, in the order of the heads.
+
+    Heads that share the same classes with the task meet the same batches, which go through the
+    front once for all of them.
+    """
+    vocabularies, obstacles = _probed(row)
+    pairs: dict[str, Pair] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for head, part in row.heads.items():
+        known = vocabularies.get(head, ())
+        common = tuple(name for name in row.task.classes if name in known)
+        n = len(row.rows_of(common))
+        if head in vocabularies and (len(common) < 2 or n == 0):
+            obstacles[head] = _too_little(row, head, known, common)
+        if head not in obstacles:
+            groups.setdefault(common, []).append(head)
+        reasons = tuple(row.front.contract.mismatches(part.contract))
+        obstacle = obstacles.get(head)
+        pairs[head] = Pair(row.name, head, reasons, common, len(known), n, obstacle=obstacle)
+    fan = Fan(row.front.module, {head: row.heads[head].module for head in vocabularies})
+    for norms in row.norms if groups else ():
+        policy = fan.with_norms(norms, row.calibrating(norms))
+        for common, heads in groups.items():
+            own = row.own if set(common) <= set(vocabularies.get(row.own or "", ())) else None
+            wanted = [*heads, *([] if own is None or own in heads else [own])]
+            outputs, targets = _outputs(row, policy, common, wanted)
+            for head in heads:
+                pairs[head] = _scored(pairs[head], norms, outputs, targets, vocabularies, own)
+    return list(pairs.values())
+
+
+def _probed(row: Row) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Send two images through everything: the names of each head's outputs, or why not."""
+    rows = row.task.indices(row.split)
+    if len(rows) == 0:
+        raise TaskError(f"{row.task.name!r} has no examples in its {row.split} split")
+    if len(row.front.contract.takes) != 1:
+        raise ContractError(
+            f"the front {row.name!r} takes {len(row.front.contract.takes)} tensors, not one input"
+        )
+    refuse_other_inputs(row.task, row.front.contract)
+    fan = Fan(row.front.module, {name: head.module for name, head in row.heads.items()})
+    vocabularies: dict[str, tuple[str, ...]] = {}
+    obstacles: dict[str, str] = {}
+    with evaluating(fan):
+        try:
+            features = fan.features(row.inputs(rows[:2]))
+        except REFUSED as error:
+            raise ContractError(
+                f"the front {row.name!r} does not take the inputs of {row.task.name!r}, "
+                f"{shown_shape(row.task.input_shape)}: {first_line(error)}"
+            ) from None
+        for name, head in row.heads.items():
+            if misfits := row.front.contract.obstacles(head.contract):
+                obstacles[name] = "; ".join(misfits)
+                continue
+            try:
+                vocabularies[name] = _names_of(head, fan.through(name, features), row.task)
+            except REFUSED as error:
+                obstacles[name] = first_line(error)
+    return vocabularies, obstacles
+
+
+def _names_of(head: Part, outputs: object, task: Task) -> tuple[str, ...]:
+    """What a head's outputs are called; without names, those of a task with as many classes."""
+    known = head.contract.classes or task.classes
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        raise ValueError("the head gives no row of numbers for an image")
+    if outputs.shape[1] != len(known):
+        whose = "names" if head.contract.classes else "no names, the task has"
+        raise ValueError(
+            f"the head gives {outputs.shape[1]} outputs and {whose} {len(known)} classes"
+        )
+    return known
+
+
+def _too_little(row: Row, head: str, known: tuple[str, ...], common: tuple[str, ...]) -> str:
+    if len(common) >= 2:
+        return f"{row.task.name!r} has no {row.split} images of {listed(common)}"
+    shared = f"only the class {common[0]!r} is" if common else "no class is"
+    return (
+        f"{shared} common to {row.task.name!r} ({listed(row.task.classes)}) "
+        f"and the head {head!r} ({listed(known)})"
+    )
+
+
+def _outputs(
+    row: Row, fan: Fan, common: tuple[str, ...], wanted: list[str]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Each head's outputs ``[n, its classes]`` and the targets ``[n]``, counted in ``common``."""
+    kept: dict[str, list[Tensor]] = {head: [] for head in wanted}
+    batches = random_batches(row.rows_of(common), row.seed, row.batch_size)
+    with evaluating(fan):
+        for batch in batches:
+            try:
+                outputs = fan(row.inputs(batch), wanted)
+            except REFUSED as error:
+                raise ContractError(
+                    f"the front {row.name!r} and its heads do not take a batch of {len(batch)}: "
+                    f"{first_line(error)}"
+                ) from None
+            for head, output in outputs.items():
+                kept[head].append(output.cpu())
+    place = torch.full((len(row.task.classes),), -1)
+    place[[row.task.classes.index(name) for name in common]] = torch.arange(len(common))
+    targets = place[row.task.targets[torch.cat(batches)]]
+    return {head: torch.cat(pieces) for head, pieces in kept.items()}, targets
+
+
+def _scored(
+    pair: Pair,
+    norms: Norms,
+    outputs: dict[str, Tensor],
+    targets: Tensor,
+    vocabularies: dict[str, tuple[str, ...]],
+    own: str | None,
+) -> Pair:
+    """The pair with its shares of right answers under one policy of norms."""
+    if empty := int(outputs[pair.head].isnan().any(1).sum()):
+        said = f"gives NaN for {empty} of {pair.n} images with {norms} norms"
+        return replace(pair, obstacle=f"{pair.obstacle}; {said}" if pair.obstacle else said)
+
+    def columns(head: str) -> Tensor:
+        return torch.tensor([vocabularies[head].index(name) for name in pair.classes])
+
+    def masked(head: str) -> float:
+        return float((outputs[head][:, columns(head)].argmax(1) == targets).double().mean())
+
+    among_all = outputs[pair.head].argmax(1) == columns(pair.head)[targets]
+    return replace(
+        pair,
+        accuracy=pair.accuracy | {norms: masked(pair.head)},
+        unmasked=pair.unmasked | {norms: float(among_all.double().mean())},
+        own=pair.own | ({norms: masked(own)} if own in outputs else {}),
+    )
+
+
 def _refuse_nothing(pairs: list[Pair]) -> None:
     """A record without any number would only hide that nothing could be measured."""
     if any(pair.accuracy for pair in pairs):
         return
-    listed = "".join(f"\n  - {pair.front} + {pair.head}: {pair.obstacle}" for pair in pairs[:10])
-    more = f"\n  and {len(pairs) - 10} more" if len(pairs) > 10 else ""
+    lines = [f"\n  - {pair.front} + {pair.head}: {pair.obstacle}" for pair in pairs]
+    shown = "".join(lines[:10]) + (f"\n  and {len(lines) - 10} more" if len(lines) > 10 else "")
     if any(pair.head_classes and (len(pair.classes) < 2 or pair.n == 0) for pair in pairs):
         raise TaskError(
-            f"no front's task has images of two classes that a head knows:{listed}{more}\n"
+            f"no front's task has images of two classes that a head knows:{shown}\n"
             "Classes are matched by name; give the parts and the task the same names."
         )
     raise ContractError(
-        f"no front can be followed by any of the heads:{listed}{more}\n"
+        f"no front can be followed by any of the heads:{shown}\n"
         "Cut them elsewhere, or put an adapter between different channel counts (dt.adapter)."
     )
 
 
-Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
-Tasks = Task | Sequence[Task] | Mapping[str, Task]
-
-
-def by_name(parts: Parts, noun: str) -> dict[str, Part]:
+def _by_name(parts: Parts, noun: str) -> dict[str, Part]:
     """The parts under the names given, or under what they are, made unique.
 
     >>> from dovetail.parts.part import build
-    >>> list(by_name([build("mlp"), build("mlp", seed=1)], "fronts"))
+    >>> list(_by_name([build("mlp"), build("mlp", seed=1)], "fronts"))
     ['mlp', 'mlp #2']
     """
     if isinstance(parts, Mapping):
@@ -172,7 +357,7 @@ def own_heads(
     return {}
 
 
-def tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
+def _tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
     """The task each front is tested on."""
     if isinstance(tasks, Task):
         found = dict.fromkeys(fronts, tasks)
@@ -197,10 +382,10 @@ def tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
     return found
 
 
-def norms_asked(norms: Norms | Sequence[Norms], batch_size: int) -> tuple[Norms, ...]:
+def _policies(norms: Norms | Sequence[Norms], batch_size: int) -> tuple[Norms, ...]:
     """The policies as a tuple, each of them once.
 
-    >>> norms_asked("batch", 512), norms_asked(["stored", "batch"], 512)
+    >>> _policies("batch", 512), _policies(["stored", "batch"], 512)
     (('batch',), ('stored', 'batch'))
     """
     asked: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)

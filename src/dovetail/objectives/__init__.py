@@ -1,8 +1,17 @@
 """What a part is trained towards: tensors in, a scalar out."""
 
-from dovetail.objectives.conflicts import project_conflicts
+from dovetail.objectives.compatible_losses import project_conflicts
 from dovetail.objectives.kernel_machine import KernelMachine, kernel_machine
-from dovetail.objectives.pairwise import KINDS, MeanKernel, Pairwise, mean_kernel
+from dovetail.objectives.pairwise import (
+    KINDS,
+    MeanKernel,
+    Pairwise,
+    Relations,
+    mean_kernel,
+    relations_of_labels,
+    relations_of_masks,
+    relations_of_pairs,
+)
 from dovetail.objectives.pretexts import (
     PRETEXTS,
     Jigsaw,
@@ -10,12 +19,6 @@ from dovetail.objectives.pretexts import (
     Rotation,
     Views,
     pretext_named,
-)
-from dovetail.objectives.relations import (
-    Relations,
-    relations_of_labels,
-    relations_of_masks,
-    relations_of_pairs,
 )
 from dovetail.objectives.unit import unit_rows
 

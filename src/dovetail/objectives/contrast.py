@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,11 @@ class Views:
     (1.0, 0.2)
     """
 
+    name: ClassVar[str] = "views"
+    answers: ClassVar[None] = None
+    """The outputs are an embedding."""
+    chance: ClassVar[float] = 0.0
+    """The limit for many images; see :meth:`chance_among`."""
     outputs: int = 32
     temperature: float = 0.2
     flip: bool = True
@@ -72,21 +77,6 @@ class Views:
         for change in ("shift", "brightness", "noise"):
             if not 0 <= getattr(self, change) < float("inf"):
                 raise SettingsError(f"{change} must be 0 or more, got {getattr(self, change)}")
-
-    @property
-    def name(self) -> str:
-        """``"views"``."""
-        return "views"
-
-    @property
-    def answers(self) -> None:
-        """None: the outputs are an embedding."""
-        return None
-
-    @property
-    def chance(self) -> float:
-        """0, the limit for many images; see :meth:`chance_among`."""
-        return 0.0
 
     def chance_among(self, images: int) -> float:
         """What guessing reaches among the views of so many images: one of ``2 n - 1``."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Generator, Tensor
 
-from dovetail.core.errors import ContractError, TaskError
+from dovetail.core.errors import ContractError, TaskError, argument
 
 __all__ = ["Pretext", "check_batch", "check_images", "scores_of", "share_right"]
 
@@ -81,7 +81,7 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
     if len(shape) != 3:
         raise TaskError(
             f"{name} needs images [channels, height, width], but the inputs have shape "
-            f"{list(shape)}; leave 'rp' out of by= in compatible training, or "
+            f"{list(shape)}; leave 'rp' out of {argument('by', ...)} in compatible training, or "
             "write one for vectors (see objectives.Pretext)"
         )
     if min(shape[1:]) < side or shape[0] < 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +29,20 @@ __all__ = [
 ]
 
 
+class _Choice:
+    """A pretext whose answer is one of several, told by the largest output."""
+
+    def loss(self: Pretext, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy over the answers."""
+        return F.cross_entropy(scores_of(self, outputs, targets), targets)
+
+    def solved(self: Pretext, outputs: Tensor, targets: Tensor) -> float:
+        """The share of views whose answer was told."""
+        return share_right(scores_of(self, outputs, targets), targets)
+
+
 @dataclass(frozen=True)
-class Rotation:
+class Rotation(_Choice):
     r"""By how much was the image turned?  All four rotations of each image, exactly.
 
     Block :math:`s` of ``n`` rows is turned by :math:`90 s` degrees, :math:`s = 0, \dots, 3`
@@ -49,25 +61,11 @@ class Rotation:
     (('0', '90', '180', '270'), 0.25)
     """
 
-    @property
-    def name(self) -> str:
-        """``"rotation"``."""
-        return "rotation"
-
-    @property
-    def outputs(self) -> int:
-        """Four."""
-        return 4
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The angles in degrees."""
-        return ("0", "90", "180", "270")
-
-    @property
-    def chance(self) -> float:
-        """One quarter."""
-        return 0.25
+    name: ClassVar[str] = "rotation"
+    outputs: ClassVar[int] = 4
+    answers: ClassVar[tuple[str, ...]] = ("0", "90", "180", "270")
+    """The angles in degrees."""
+    chance: ClassVar[float] = 0.25
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse what is no image, no square, or a single pixel."""
@@ -84,21 +82,13 @@ class Rotation:
         views = torch.cat([inputs.rot90(turns, (2, 3)) for turns in range(4)])
         return views, torch.arange(4, device=inputs.device).repeat_interleave(len(inputs))
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy over the four answers."""
-        return F.cross_entropy(scores_of(self, outputs, targets), targets)
-
-    def solved(self, outputs: Tensor, targets: Tensor) -> float:
-        """The share of views whose rotation was told."""
-        return share_right(scores_of(self, outputs, targets), targets)
-
     def described(self) -> dict[str, Any]:
         """``{"name": "rotation"}``."""
         return {"name": self.name}
 
 
 @dataclass(frozen=True)
-class Jigsaw:
+class Jigsaw(_Choice):
     """In which order were the pieces put?  A grid of patches in one of some arrangements.
 
     One arrangement is drawn an image.  What the grid leaves over at the border stays where it is,
@@ -121,6 +111,7 @@ class Jigsaw:
     (torch.Size([5, 1, 9, 9]), torch.Size([5]))
     """
 
+    name: ClassVar[str] = "jigsaw"
     grid: int = 2
     permutations: int | None = None
 
@@ -133,11 +124,6 @@ class Jigsaw:
                 f"a jigsaw with grid={self.grid} has 2 to {most} arrangements, "
                 f"got permutations={self.permutations}"
             )
-
-    @property
-    def name(self) -> str:
-        """``"jigsaw"``."""
-        return "jigsaw"
 
     @property
     def outputs(self) -> int:
@@ -179,14 +165,6 @@ class Jigsaw:
         cells = moved.reshape(n, grid, grid, -1, tall, wide).permute(0, 3, 1, 4, 2, 5)
         views[places] = cells.flatten(4, 5).flatten(2, 3)
         return views, targets
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy over the arrangements."""
-        return F.cross_entropy(scores_of(self, outputs, targets), targets)
-
-    def solved(self, outputs: Tensor, targets: Tensor) -> float:
-        """The share of views whose arrangement was told."""
-        return share_right(scores_of(self, outputs, targets), targets)
 
     def described(self) -> dict[str, Any]:
         """Name, grid and number of arrangements."""

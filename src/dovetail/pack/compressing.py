@@ -2,31 +2,35 @@
 
 For each tensor: its range, the number of bits (:mod:`dovetail.pack.rules`), the bin of each weight
 (:mod:`dovetail.pack.quantise`), the bins coded (:mod:`dovetail.pack.coding`).  What is no floating
-tensor, is small, or is named in ``lossless`` keeps every bit.
+tensor, is small, or is named in ``lossless`` keeps every bit.  Containers are
+written as their tensors arrive, into memory or into a file.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from torch import Tensor, nn
 
-from dovetail.core.errors import SettingsError, TaskError, shown
-from dovetail.pack.blocks import exact_block, quantised_block, ranges
-from dovetail.pack.container import HEAD, write_index
-from dovetail.pack.dtypes import checked, elements_of, raw_bytes
-from dovetail.pack.entries import FEWEST_COLUMNS, Entry, Group
-from dovetail.pack.index import LONGEST_NAME
-from dovetail.pack.planning import planned
-from dovetail.pack.pool import Pool, pool
+from dovetail.core.errors import SettingsError, TaskError, argument, shown
+from dovetail.core.files import whole_file
+from dovetail.pack.code_choice import best_code
+from dovetail.pack.container import HEAD, exact_block, quantised_block, ranges, write_index
+from dovetail.pack.index import FEWEST_COLUMNS, LONGEST_NAME, Entry, Group
+from dovetail.pack.packed import Packed, described
 from dovetail.pack.quantise import Grid, divisible, finest, low_and_high
 from dovetail.pack.rules import Rules
+from dovetail.pack.tensors import checked, elements_of, raw_bytes
+from dovetail.pack.threads import Pool
 
-__all__ = ["compress", "stream"]
+__all__ = ["compress", "stream", "write"]
+
 
 _GROUP = 1 << 20
 _PIECES, _PIECE = 64, 1 << 12
@@ -81,14 +85,40 @@ def compress(
     return sink.getvalue()
 
 
+def write(
+    path: str | Path,
+    state_dict: State,
+    *settings: Any,
+    metadata: Mapping[str, str] | None = None,
+    **named_settings: Any,
+) -> Packed:
+    """Pack tensors into a file, which appears whole or not at all.
+
+    The settings are those of :func:`dovetail.pack.compress`, and so are the bytes.  Names and
+    tensors may come from a generator: no more than one tensor is held at a time, so that weights
+    larger than memory pass through.  ``metadata``, such as a safetensors file has, is kept in the
+    settings of the container's index.
+
+    >>> import tempfile, torch
+    >>> path = Path(tempfile.mkdtemp()) / "weights.dovepack"
+    >>> made = write(path, (("layer" + str(i), torch.randn(50, 50)) for i in range(3)))
+    >>> made.size == path.stat().st_size, len(made.tensors)
+    (True, 3)
+    """
+    rules = Rules(*settings, **named_settings)
+    with whole_file(Path(path)) as file:
+        entries = stream(file, state_dict, rules, metadata)
+        size = file.tell()
+    return described(entries, size, rules.described())
+
+
 def stream(
-    sink: Sink, state_dict: State, rules: Rules, metadata: Mapping[str, str] | None = None
+    sink: BinaryIO, state_dict: State, rules: Rules, metadata: Mapping[str, str] | None = None
 ) -> list[Entry]:
     """Write a container as the tensors arrive; no more than one of them is held at a time."""
-    items = _named_tensors(state_dict)
     writer = _Writer(sink)
-    with pool() as threads:
-        for name, value in items:
+    with Pool() as threads:
+        for name, value in _named_tensors(state_dict):
             _check_name(name)
             if name in rules.seen:
                 raise SettingsError(f"two tensors are called {name!r}")
@@ -99,16 +129,8 @@ def stream(
     return writer.entries
 
 
-class Sink(Protocol):
-    """What a container is written to."""
-
-    def write(self, data: bytes, /) -> int:
-        """Take some bytes; how many."""
-        ...
-
-
 class _Writer:
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: BinaryIO) -> None:
         self.sink = sink
         self.entries: list[Entry] = []
         self.groups: list[Group] = []
@@ -125,30 +147,30 @@ class _Writer:
 
     def quantised(self, entry: Entry, tensor: Tensor, rules: Rules, threads: Pool) -> bool:
         """Whether the tensor could be written in bins."""
-        rows = _rows(tensor, rules.channels)
+        by_row = rules.channels and tensor.ndim >= 2 and tensor[0].numel() >= FEWEST_COLUMNS
+        rows = len(tensor) if by_row else 1
         matrix = tensor.reshape(rows, -1)
         low, high = low_and_high(matrix)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise TaskError(
                 f"{entry.name!r} has elements that are not finite, which no bin can hold: "
-                f"keep it exactly with lossless=({entry.name!r},)"
+                f"keep it exactly with {argument('lossless', (entry.name,))}"
             )
         if not divisible(low, high):
             return False
-        entry = Entry(entry.name, entry.dtype, entry.shape, rows)
+        entry = replace(entry, rows=rows)
         if (low == high).all():
             self.add(entry, iter([ranges(low, high)]))
             return True
         bits = rules.bits_for(entry.name, matrix, low, high)
         grid = Grid(min(bits, finest(tensor.dtype, low, high)), low, high)
-        plan = planned(_counts(matrix, grid), grid.bits, tensor.numel())
-        entry = Entry(entry.name, entry.dtype, entry.shape, rows, plan)
+        code = best_code(_counts(matrix, grid), grid.bits, tensor.numel())
+        entry = replace(entry, code=code)
 
         def block(where: tuple[slice, slice]) -> list[bytes]:
             weights = matrix[where]
-            return quantised_block(
-                elements_of(weights).reshape(weights.shape), grid, where[0], plan
-            )
+            numbers = elements_of(weights).reshape(weights.shape)
+            return quantised_block(numbers, grid, where[0], code)
 
         def all_blocks() -> Iterator[list[bytes]]:
             yield ranges(low, high)
@@ -167,9 +189,7 @@ class _Writer:
             self.size += lengths[-1]
             if self.size >= _GROUP:
                 self.close()
-        self.entries.append(
-            Entry(entry.name, entry.dtype, entry.shape, entry.rows, entry.plan, tuple(lengths))
-        )
+        self.entries.append(replace(entry, lengths=tuple(lengths)))
 
     def close(self) -> None:
         if self.size:
@@ -211,12 +231,6 @@ def _check_name(name: object) -> None:
         raise SettingsError(
             f"{shown(name)} is no name for a tensor: at most {LONGEST_NAME} letters"
         )
-
-
-def _rows(tensor: Tensor, channels: bool) -> int:
-    if channels and tensor.ndim >= 2 and tensor.numel() >= FEWEST_COLUMNS * len(tensor):
-        return len(tensor)
-    return 1
 
 
 def _counts(matrix: Tensor, grid: Grid) -> np.ndarray:

@@ -4,7 +4,7 @@ r"""The container: what comes where, and what is checked before anything is beli
 
     8 bytes     b"DOVEPACK"
     groups      blocks of coded elements, back to back
-    index       JSON, shrunk: names, dtypes, shapes, plans, lengths of blocks, checksums of groups
+    index       JSON, shrunk: names, dtypes, shapes, codes, lengths of blocks, checksums of groups
     28 bytes    crc32 of the index, its shrunk and its full size, the format number (four bytes
                 each), the size of the container (eight bytes), b"DOVE"
 
@@ -12,6 +12,10 @@ All numbers are little-endian.  The index comes last, so that tensors can be wri
 A reader takes the tail, then the index, checks every size in it against the others and against what
 it may allocate, and only then looks at a block.  A group (about a megabyte of blocks) is read whole
 and checked by its crc32 before any of it is decoded.
+
+A block is exact elements, the ranges of all rows, or quantised elements.  Exact elements are taken
+apart into planes (all first bytes, all second bytes, ...), because the exponents of floats, the
+high bytes of integers and zeros shrink, and the rest does not.
 """
 
 from __future__ import annotations
@@ -20,21 +24,37 @@ import struct
 import zlib
 from typing import Any
 
+import numpy as np
+import torch
 import zstandard
+from numpy.typing import NDArray
+from torch import Tensor
 
-from dovetail.core.errors import FormatError, SettingsError, shown
-from dovetail.pack.coding import BLOCK
-from dovetail.pack.entries import Entry, Group, Index
-from dovetail.pack.index import from_json, to_json
-from dovetail.pack.streams import unshrink
+from dovetail.core.errors import FormatError, SettingsError, argument, shown
+from dovetail.pack.coding import Code, decode, encode
+from dovetail.pack.index import Entry, Group, Index, from_json, to_json
+from dovetail.pack.quantise import Grid, Numbers, divisible
+from dovetail.pack.streams import Reader, unshrink, written
+from dovetail.pack.threads import scratch
 
-__all__ = ["FORMAT", "HEAD", "TAIL", "read_index", "tail_sizes", "write_index"]
+__all__ = [
+    "FORMAT",
+    "HEAD",
+    "TAIL",
+    "exact_block",
+    "fill_exact",
+    "fill_quantised",
+    "quantised_block",
+    "ranges",
+    "read_index",
+    "read_ranges",
+    "tail_sizes",
+    "write_index",
+]
+
 
 FORMAT = 2
-"""Raise when an older dovetail would misread a new container; keep reading every older number."""
-
-_BLOCKS = {1: 1 << 18, FORMAT: BLOCK}
-"""How many elements a block has, by format."""
+"""Raise when an older dovetail would misread a new container; keep reading what was released."""
 
 HEAD = b"DOVEPACK"
 _TAIL = struct.Struct("<IIIIQ4s")
@@ -100,21 +120,19 @@ def _refuse_beyond(most_bytes: int | None, needed: int) -> None:
     if most_bytes is not None and needed > max(_ALWAYS_READ, most_bytes):
         raise FormatError(
             f"the index alone takes {needed} bytes or more, {most_bytes} are allowed: if you trust "
-            f"where it comes from, pass most_bytes={needed}"
+            f"where it comes from, pass {argument('most_bytes', needed)}"
         )
 
 
-def tail_sizes(tail: bytes, size: int, most_bytes: int | None = None) -> tuple[int, int, int, int]:
-    """The format, and the checksum, the shrunk and the full size of the index, at the end."""
+def tail_sizes(tail: bytes, size: int, most_bytes: int | None = None) -> tuple[int, int, int]:
+    """The checksum, the shrunk and the full size of the index, from a container's last bytes."""
     if len(tail) != TAIL or size < len(HEAD) + TAIL:
         raise FormatError("not a packed container: it is too short")
     crc, shrunk, full, number, said, end = _TAIL.unpack(tail)
     if end != _END:
         raise FormatError("not a packed container, or one that was cut off")
-    if number not in _BLOCKS:
-        raise FormatError(
-            f"packed format {number}, this dovetail reads up to {FORMAT}; update dovetail"
-        )
+    if number != FORMAT:
+        raise FormatError(f"packed format {number}, this dovetail reads {FORMAT}; update dovetail")
     if said != size:
         raise FormatError(f"a packed container of {said} bytes has {size}: cut off, or added to")
     if shrunk > size - len(HEAD) - TAIL or full > _most_index(size):
@@ -122,7 +140,7 @@ def tail_sizes(tail: bytes, size: int, most_bytes: int | None = None) -> tuple[i
     if shrunk > full + full // 128 + 1024:  # zstd never makes more of it
         raise FormatError("the index of a packed container is longer shrunk than in full")
     _refuse_beyond(most_bytes, _LETTER * full)
-    return number, crc, shrunk, full
+    return crc, shrunk, full
 
 
 def read_index(
@@ -133,7 +151,7 @@ def read_index(
     An index that takes more than ``most_bytes`` (and more than a few megabytes) is refused before
     it is parsed.
     """
-    number, crc, _, full = tail_sizes(tail, size, most_bytes)
+    crc, _, full = tail_sizes(tail, size, most_bytes)
     if head != HEAD:
         raise FormatError("not a packed container")
     if zlib.crc32(data) != crc:
@@ -142,7 +160,7 @@ def read_index(
     if (needed := _memory(plain)) > _most_memory(size):
         raise FormatError("the index of a packed container would fill memory")
     _refuse_beyond(most_bytes, needed)
-    entries, groups, settings = from_json(plain, _BLOCKS[number])
+    entries, groups, settings = from_json(plain)
     coded = sum(group.size for group in groups)
     if coded != size - len(HEAD) - len(data) - TAIL:
         raise FormatError("index: the groups do not fill the container")
@@ -152,3 +170,77 @@ def read_index(
         if sum(entry.lengths) > _LONGER * entry.size + _MORE * len(entry.lengths):
             raise FormatError(f"index: tensor {shown(entry.name)}: blocks longer than it could be")
     return Index(entries, groups, size, settings)
+
+
+_ENDS: dict[torch.dtype, type[np.floating]] = {
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+}
+"""The precision of ranges, where it is not float32."""
+
+FEWEST_FOR_PLANES = 64
+"""Fewer elements than this are one run of bytes: a run a plane would cost more than it saves."""
+
+Bytes = NDArray[np.uint8]
+
+
+def exact_block(data: Bytes) -> list[bytes]:
+    """The bytes ``[elements, bytes each]`` of exact elements, in pieces.
+
+    >>> sum(map(len, exact_block(np.zeros((1000, 4), np.uint8)))) < 100
+    True
+    """
+    if len(data) < FEWEST_FOR_PLANES:
+        return written([(data, True)])
+    return written((np.ascontiguousarray(plane), True) for plane in data.T)
+
+
+def fill_exact(block: bytes | memoryview, into: Bytes) -> None:
+    """Fill ``[elements, bytes each]`` with what :func:`exact_block` was given."""
+    reader = Reader(block)
+    if len(into) < FEWEST_FOR_PLANES:
+        into[...] = reader.run(into.size).reshape(into.shape)
+    else:
+        for place in range(into.shape[1]):
+            into[:, place] = reader.run(len(into))
+    reader.end()
+
+
+def ranges(low: Numbers, high: Numbers) -> list[bytes]:
+    """The ends of the ranges of all rows, in the tensor's own precision."""
+    ends = np.ascontiguousarray(np.stack([low, high], 1)).reshape(-1, 1)
+    return exact_block(ends.view(np.uint8))
+
+
+def read_ranges(
+    block: bytes | memoryview, rows: int, dtype: torch.dtype
+) -> tuple[Numbers, Numbers]:
+    """What :func:`ranges` was given, if these can be ranges at all."""
+    ends = np.empty((rows, 2), _ENDS.get(dtype, np.float32))
+    fill_exact(block, ends.reshape(-1, 1).view(np.uint8))
+    low, high = ends[:, 0].copy(), ends[:, 1].copy()
+    if not (np.isfinite(ends).all() and (low <= high).all() and divisible(low, high)):
+        raise FormatError("a range that is none")
+    return low, high
+
+
+def quantised_block(weights: Numbers, grid: Grid, rows: slice, code: Code) -> list[bytes]:
+    """The bytes of weights ``[r, c]`` in these rows of the grid, in pieces."""
+    out = scratch("symbols", weights.size, np.uint16).reshape(weights.shape)
+    return encode(grid.symbols(weights, rows, out).reshape(-1), code)
+
+
+def fill_quantised(
+    block: bytes | memoryview, grid: Grid, rows: slice, code: Code, into: Tensor
+) -> None:
+    """Fill ``into [r, c]`` with the centres of a block's bins."""
+    lent = scratch("symbols", into.numel(), code.cut.kind)
+    symbols = decode(block, into.numel(), code, lent).reshape(into.shape)
+    if into.dtype == torch.bfloat16:  # which numpy does not know
+        into.copy_(torch.from_numpy(grid.centres(symbols, rows)))
+        return
+    numbers = into.numpy()
+    if numbers.dtype == grid.arithmetic:
+        grid.centres(symbols, rows, out=numbers)
+    else:
+        numbers[...] = grid.centres(symbols, rows)

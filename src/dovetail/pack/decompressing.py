@@ -8,23 +8,29 @@ from __future__ import annotations
 import os
 import zlib
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.errors import FormatError, SettingsError, argument
 from dovetail.core.files import open_plain
-from dovetail.pack.blocks import fill_exact, fill_quantised, read_ranges
-from dovetail.pack.container import HEAD, TAIL, read_index, tail_sizes
-from dovetail.pack.dtypes import name_of, raw_bytes
-from dovetail.pack.entries import Entry, Index
-from dovetail.pack.pool import Pool, pool
+from dovetail.pack.container import (
+    HEAD,
+    TAIL,
+    fill_exact,
+    fill_quantised,
+    read_index,
+    read_ranges,
+    tail_sizes,
+)
+from dovetail.pack.index import Entry, Index
 from dovetail.pack.quantise import Grid
+from dovetail.pack.tensors import dtype_name, raw_bytes
+from dovetail.pack.threads import Pool
 
 __all__ = ["decompress", "opened", "read", "read_header", "tensors"]
 
@@ -64,19 +70,27 @@ def read(path: str | Path, *, most_bytes: int | None = None) -> dict[str, Tensor
 def read_header(path: str | Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Dtype and shape of every tensor in a file, without decoding any."""
     with opened(path) as source:
-        return {entry.name: (name_of(entry.dtype), entry.shape) for entry in source.index.entries}
+        return {
+            entry.name: (dtype_name(entry.dtype), entry.shape) for entry in source.index.entries
+        }
 
 
 class Source:
     """A container's bytes, wherever they are, and its index, checked.
 
-    ``most_bytes`` is what the index may take, if less than is usual for the container's size.
+    ``bytes_at(at, length)`` gives some of its ``size`` bytes, ``most_bytes`` is what the index may
+    take, if less than is usual for the container's size.
     """
 
-    def __init__(self, size: int, most_bytes: int | None = None) -> None:
-        self.size = size
+    def __init__(
+        self,
+        size: int,
+        bytes_at: Callable[[int, int], bytes | memoryview],
+        most_bytes: int | None = None,
+    ) -> None:
+        self.size, self.bytes_at = size, bytes_at
         tail = self.bytes_at(max(0, size - TAIL), TAIL)
-        _, _, shrunk, _ = tail_sizes(bytes(tail), size, most_bytes)
+        _, shrunk, _ = tail_sizes(bytes(tail), size, most_bytes)
         data = self.bytes_at(size - TAIL - shrunk, shrunk)
         head = self.bytes_at(0, len(HEAD))
         self.index: Index = read_index(bytes(head), bytes(data), bytes(tail), size, most_bytes)
@@ -84,11 +98,10 @@ class Source:
     @staticmethod
     def of(data: bytes, most_bytes: int | None = None) -> Source:
         """A container in memory."""
-        return _Memory(data, most_bytes)
-
-    def bytes_at(self, at: int, length: int) -> bytes | memoryview:
-        """Some of the container's bytes."""
-        raise NotImplementedError
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise SettingsError("packed bytes are wanted here; dovetail.pack.read takes a file")
+        held = memoryview(data).cast("B")
+        return Source(len(held), lambda at, length: held[at : at + length], most_bytes)
 
     def blocks(self) -> Iterator[memoryview]:
         """All blocks, in order, each from a group whose checksum was right."""
@@ -97,10 +110,10 @@ class Source:
         for entry in self.index.entries:
             for length in entry.lengths:
                 if place == len(group):
-                    told = next(groups)
-                    group, place = memoryview(self.bytes_at(at, told.size)), 0
-                    at += told.size
-                    if len(group) != told.size or zlib.crc32(group) != told.crc:
+                    wanted = next(groups)
+                    group, place = memoryview(self.bytes_at(at, wanted.size)), 0
+                    at += wanted.size
+                    if len(group) != wanted.size or zlib.crc32(group) != wanted.crc:
                         raise FormatError("damaged: its checksum differs")
                 if place + length > len(group):
                     raise FormatError("a block crosses the end of a group")
@@ -108,35 +121,19 @@ class Source:
                 place += length
 
 
-class _Memory(Source):
-    def __init__(self, data: bytes, most_bytes: int | None) -> None:
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise SettingsError("packed bytes are wanted here; dovetail.pack.read takes a file")
-        self._data = memoryview(data).cast("B")
-        super().__init__(len(self._data), most_bytes)
-
-    def bytes_at(self, at: int, length: int) -> memoryview:
-        return self._data[at : at + length]
-
-
-class _File(Source):
-    def __init__(self, file: BufferedReader, most_bytes: int | None) -> None:
-        self._file = file
-        super().__init__(os.fstat(file.fileno()).st_size, most_bytes)
-
-    def bytes_at(self, at: int, length: int) -> bytes:
-        self._file.seek(at)
-        return self._file.read(length)
-
-
 @contextmanager
 def opened(path: str | Path, most_bytes: int | None = None) -> Iterator[Source]:
     """A container in a file; what is wrong with it is said with the file's name."""
     with open_plain(Path(path)) as file:
+
+        def bytes_at(at: int, length: int) -> bytes:
+            file.seek(at)
+            return file.read(length)
+
         try:
-            yield _File(file, most_bytes)
+            yield Source(os.fstat(file.fileno()).st_size, bytes_at, most_bytes)
         except FormatError as error:
-            raise FormatError(f"{path}: {error}") from None
+            raise FormatError(f"{path}: {error.marked}") from None
         except OSError as error:
             raise FormatError(f"{path}: cannot be read ({error.strerror or error})") from None
 
@@ -150,10 +147,10 @@ def tensors(
     if needed > allowed:
         raise FormatError(
             f"these tensors need {needed} bytes, {allowed} are allowed: if you trust where they "
-            f"come from, pass most_bytes={needed}"
+            f"come from, pass {argument('most_bytes', needed)}"
         )
     blocks, ready = source.blocks(), _fitting(source.index.entries, into or {})
-    with pool() as threads:
+    with Pool() as threads:
         for entry in source.index.entries:
             try:
                 yield entry.name, _tensor(entry, blocks, threads, ready.get(entry.name))
@@ -165,45 +162,47 @@ def _tensor(
     entry: Entry, blocks: Iterator[memoryview], threads: Pool, ready: Tensor | None
 ) -> Tensor:
     tensor = _unfilled(entry) if ready is None else ready
+    where = entry.blocks()
     if not entry.rows:
-        _fill_exactly(tensor, entry, blocks, threads)
+        data = raw_bytes(tensor)
+        work = ((next(blocks), data[columns]) for _, columns in where)
+        for _ in threads.each(lambda some: fill_exact(*some), work, entry.block_count):
+            pass
+        if entry.dtype == torch.bool and data.size and int(data.max()) > 1:
+            raise FormatError("a truth value that is neither")
         return tensor
     low, high = read_ranges(next(blocks), entry.rows, entry.dtype)
     matrix = tensor.view(entry.rows, -1)
-    if entry.plan is None:
+    if entry.code is None:
         matrix.copy_(torch.from_numpy(low)[:, None])
         return tensor
-    plan, grid = entry.plan, Grid(entry.plan.bits, low, high)
+    code, grid = entry.code, Grid(entry.code.bits, low, high)
 
-    def fill(work: tuple[memoryview, tuple[slice, slice]]) -> None:
-        block, where = work
-        fill_quantised(block, grid, where[0], plan, matrix[where])
-
-    work = ((next(blocks), where) for where in entry.blocks())
-    for _ in threads.each(fill, work, entry.block_count):
+    quantised = ((next(blocks), grid, rows, code, matrix[rows, cols]) for rows, cols in where)
+    for _ in threads.each(lambda some: fill_quantised(*some), quantised, entry.block_count):
         pass
     return tensor
 
 
 def _fitting(entries: Iterable[Entry], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The given tensors that can be filled; of those that share memory, the first."""
-    found: dict[str, Tensor] = {}
+    fillable: dict[str, Tensor] = {}
     taken: list[tuple[int, int]] = []  # first bytes and ends, rising, apart from each other
     for entry in entries:
-        given = into.get(entry.name)
-        if given is None or given.dtype != entry.dtype or tuple(given.shape) != entry.shape:
+        tensor = into.get(entry.name)
+        if tensor is None or tensor.dtype != entry.dtype or tuple(tensor.shape) != entry.shape:
             continue
-        plain = given.device.type == "cpu" and not (given.is_neg() or given.is_conj())
-        if not plain or given.layout != torch.strided or not given.is_contiguous():
+        plain = tensor.device.type == "cpu" and not (tensor.is_neg() or tensor.is_conj())
+        if not plain or tensor.layout != torch.strided or not tensor.is_contiguous():
             continue
-        start, stop = given.data_ptr(), given.data_ptr() + entry.size
+        start, stop = tensor.data_ptr(), tensor.data_ptr() + entry.size
         place = bisect(taken, (start, stop))
         before = place > 0 and taken[place - 1][1] > start
         after = place < len(taken) and taken[place][0] < stop
         if not (before or after):
             taken.insert(place, (start, stop))
-            found[entry.name] = given.detach()
-    return found
+            fillable[entry.name] = tensor.detach()
+    return fillable
 
 
 def _unfilled(entry: Entry) -> Tensor:
@@ -218,19 +217,3 @@ def _unfilled(entry: Entry) -> Tensor:
         return memory.view(entry.dtype).reshape(entry.shape)
     except (RuntimeError, MemoryError):
         raise FormatError(f"no memory for its {entry.size} bytes") from None
-
-
-def _fill_exactly(
-    tensor: Tensor, entry: Entry, blocks: Iterator[memoryview], threads: Pool
-) -> None:
-    data = raw_bytes(tensor)
-
-    def fill(work: tuple[memoryview, slice]) -> None:
-        block, where = work
-        fill_exact(block, data[where])
-
-    work = ((next(blocks), columns) for _, columns in entry.blocks())
-    for _ in threads.each(fill, work, entry.block_count):
-        pass
-    if entry.dtype == torch.bool and data.size and int(data.max()) > 1:
-        raise FormatError("a truth value that is neither")

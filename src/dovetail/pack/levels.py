@@ -22,11 +22,10 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from dovetail.pack.carrying import carried
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
-from dovetail.pack.dtypes import FLOATING
-from dovetail.pack.quantise import divisible, low_and_high
+from dovetail.pack.quantise import carried, divisible, low_and_high
+from dovetail.pack.tensors import FLOATING
 
 __all__ = ["Levels", "Step", "in_bits", "levels_of", "path", "quantisable", "rise_curve"]
 
@@ -41,7 +40,7 @@ _LEAST, _MOST = 1e-15, 1e15
 class Levels:
     """What a tensor would take in so many bits, and how far it would move; ``exact`` in bytes.
 
-    ``carry`` says how it is rounded: see :mod:`dovetail.pack.carrying`.
+    ``carry`` says how it is rounded: see :mod:`dovetail.pack.quantise`.
     """
 
     name: str

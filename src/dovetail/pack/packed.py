@@ -13,12 +13,12 @@ from torch import Tensor
 
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Table, Text, View
-from dovetail.pack.blocks import read_ranges
 from dovetail.pack.coding import decode
+from dovetail.pack.container import read_ranges
 from dovetail.pack.decompressing import Source, opened, tensors
-from dovetail.pack.dtypes import name_of
-from dovetail.pack.entries import Entry
+from dovetail.pack.index import Entry
 from dovetail.pack.rules import LONGEST_VECTOR, entropy
+from dovetail.pack.tensors import dtype_name
 
 __all__ = ["Packed", "PackedTensor", "describe", "described"]
 
@@ -69,7 +69,7 @@ class PackedTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Record, kind="packed"):
+class Packed(Record, kind="packed", title="Packed weights"):
     """A container's sizes, in bytes, and its tensors.
 
     ``side`` is what is neither coded symbols nor exact elements: the index, the ranges, the ends.
@@ -79,11 +79,6 @@ class Packed(Record, kind="packed"):
     size: int
     side: int
     full: int
-
-    @property
-    def title(self) -> str:
-        """A heading for reports."""
-        return "Packed weights"
 
     @property
     def ratio(self) -> float:
@@ -169,9 +164,9 @@ def described(
         found.append(
             PackedTensor(
                 entry.name,
-                name_of(entry.dtype),
+                dtype_name(entry.dtype),
                 entry.shape,
-                _bits(entry),
+                None if not entry.rows else entry.code.bits if entry.code else 0,
                 8 * sum(entry.lengths) / max(1, entry.elements),
                 known,
                 error,
@@ -206,14 +201,12 @@ def describe(
     [('w', 8, 8.0, 0.00195)]
     """
     if isinstance(data, bytes | bytearray | memoryview):
-        return _describe(Source.of(data, most_bytes), original, most_bytes)
+        return _measured(Source.of(data, most_bytes), original or {}, most_bytes)
     with opened(data, most_bytes) as source:
-        return _describe(source, original, most_bytes)
+        return _measured(source, original or {}, most_bytes)
 
 
-def _describe(
-    source: Source, original: Mapping[str, Tensor] | None, most_bytes: int | None
-) -> Packed:
+def _measured(source: Source, original: Mapping[str, Tensor], most_bytes: int | None) -> Packed:
     index = source.index
     measured: dict[str, tuple[float | None, float | None]] = {}
     blocks = source.blocks()
@@ -222,20 +215,20 @@ def _describe(
         low = high = np.zeros(0)
         if entry.rows:
             low, high = read_ranges(next(blocks), entry.rows, entry.dtype)
-        if entry.plan is None:
+        if entry.code is None:
             for _ in range(entry.block_count):
                 next(blocks)
             measured[name] = (0.0, 0.0) if entry.rows else (None, None)
             continue
-        counts = np.zeros(1 << entry.plan.bits, np.int64)
+        counts = np.zeros(1 << entry.code.bits, np.int64)
         for rows, columns in entry.blocks():
             count = (rows.stop - rows.start) * (columns.stop - columns.start)
-            counts += np.bincount(decode(next(blocks), count, entry.plan), minlength=len(counts))
+            counts += np.bincount(decode(next(blocks), count, entry.code), minlength=len(counts))
         size = float(tensor.double().square().mean().sqrt())
-        if original is not None and name in original:
+        if name in original:
             error = float((tensor.double() - original[name].double()).square().mean().sqrt())
         else:
-            steps = (high.astype(np.float64) - low) / 2.0**entry.plan.bits
+            steps = (high.astype(np.float64) - low) / 2.0**entry.code.bits
             error = math.sqrt(float(np.square(steps).mean()) / 12)
         measured[name] = (entropy(counts), error / size if size else None)
     return described(index.entries, source.size, dict(index.settings), measured)
@@ -243,16 +236,10 @@ def _describe(
 
 def _is_crowded(entry: Entry, known_entropy: float | None) -> bool:
     """Whether nearly all weights lie in one bin: by the entropy, or else by what they take."""
-    if entry.plan is None:
+    if entry.code is None:
         return False  # exact, or equal in every row
     if known_entropy is not None:
         return known_entropy < CROWDED
     taken = sum(entry.lengths[1:]) - _FRAME_BYTES * entry.block_count
     # Without a common token that is taken out, a few bytes are all of a small tensor.
-    return bool(entry.plan.peels) and 8 * taken < CROWDED * entry.elements
-
-
-def _bits(entry: Entry) -> int | None:
-    if not entry.rows:
-        return None
-    return entry.plan.bits if entry.plan else 0
+    return bool(entry.code.peels) and 8 * taken < CROWDED * entry.elements

@@ -1,8 +1,7 @@
 """The smallest container whose measured loss stays within a budget, with bits for each tensor.
 
-What a rise of the loss is, and when it is within a budget: :mod:`dovetail.pack.trials`.  Which
-tensor gives up bits first: :mod:`dovetail.pack.levels`.  What is measured, and in which order:
-:mod:`dovetail.pack.searching`.
+What a rise of the loss is, what is measured and in which order: :mod:`dovetail.pack.searching`.
+Which tensor gives up bits first: :mod:`dovetail.pack.levels`.
 """
 
 from __future__ import annotations
@@ -16,24 +15,123 @@ from fnmatch import fnmatchcase
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError
-from dovetail.pack.carrying import carried
+from dovetail.core.records import Record
+from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.pack.compressing import compress
-from dovetail.pack.dtypes import checked
 from dovetail.pack.levels import path, quantisable, rise_curve
 from dovetail.pack.packed import describe
-from dovetail.pack.quality_record import PackSearch, SearchedTensor, finite
-from dovetail.pack.quantise import MOST_BITS
+from dovetail.pack.quantise import MOST_BITS, carried
 from dovetail.pack.rules import refuse_unmatched
-from dovetail.pack.searching import Bits, Search
-from dovetail.pack.ties import Ties, ties_of
-from dovetail.pack.trials import Measure, Trials
+from dovetail.pack.searching import Bits, Measure, Search, Trials, Tried, finite
+from dovetail.pack.tensors import Ties, checked, ties_of
 
-__all__ = ["Chosen", "smallest_within"]
+__all__ = ["Chosen", "PackSearch", "SearchedTensor", "smallest_within"]
+
 
 FEWEST_CALLS = 8
 
 _NEXT_TO_NOTHING = 1e-3
 """A tensor alone is taken to cost at least this share of the budget: less is not measurable."""
+
+
+@dataclass(frozen=True)
+class SearchedTensor:
+    """A tensor that may have bins: its ``bits`` (None: exact), and coded bits a weight.
+
+    ``carried`` says whether errors of rounding were carried on.
+
+    ``alone`` are the mean rises of the loss that were measured with only this tensor in so many
+    bits (None: the loss was no number).
+    """
+
+    name: str
+    elements: int
+    bits: int | None
+    coded: float
+    carried: bool = False
+    alone: tuple[tuple[int, float | None], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSearch(Record, kind="pack-search"):
+    """The smallest container whose loss stays within a budget, and how it was found.
+
+    ``rise`` is the mean rise of the loss over the ``baseline`` of the given weights, ``error`` its
+    standard error, ``most`` their sum with ``margin`` standard errors, which is at most ``budget``.
+
+    >>> PackSearch(
+    ...     budget=0.01, margin=2.0, baseline=0.2, rise=0.002, error=0.001, most=0.004,
+    ...     examples=500, calls=20, size=100, full=900,
+    ... ).summary
+    '9.00 times smaller; the loss rises by 0.002 (0.004 with its margin, of 0.01 allowed).'
+    """
+
+    budget: float
+    margin: float
+    baseline: float
+    rise: float
+    error: float
+    most: float
+    examples: int
+    calls: int
+    size: int
+    full: int
+    tensors: tuple[SearchedTensor, ...] = ()
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """A heading for reports."""
+        return "The smallest within a budget"
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the container is than its tensors in memory."""
+        return self.full / self.size
+
+    @property
+    def summary(self) -> str:
+        """The finding, from the numbers."""
+        margin = f"{self.most:.2g} with its margin, of " if self.examples > 1 else "of "
+        return (
+            f"{self.ratio:.2f} times smaller; the loss rises by {self.rise:.2g} "
+            f"({margin}{self.budget:.2g} allowed)."
+        )
+
+    def view(self) -> View:
+        """The finding, every tensor's bits, and bytes against the rise for all that was tried."""
+        rows = tuple(
+            (
+                tensor.name,
+                tensor.elements,
+                "exact" if tensor.bits is None else str(tensor.bits),
+                "carried on" if tensor.carried else "nearest" if tensor.bits else "",
+                tensor.coded,
+            )
+            for tensor in self.tensors
+        )
+        columns = ("tensor", "elements", "bits", "rounded", "bits a weight")
+        said = f" {self.calls} measurements."
+        table = Table(columns, rows, ("", ",", "", "", ".2f"))
+        return (Text(self.summary + said), *((table,) if rows else ()), *self._drawn())
+
+    def _drawn(self) -> View:
+        known = sorted((t.size, t.most) for t in self.tried if t.most is not None)
+        if len(known) < 2:
+            return ()
+        sizes = tuple(float(size) for size, _ in known)
+        return (
+            Figure(
+                "line",
+                "What was tried",
+                (
+                    Series("tried", sizes, tuple(most for _, most in known), points=True),
+                    Series("budget", (sizes[0], sizes[-1]), (self.budget, self.budget)),
+                ),
+                "bytes",
+                "rise of the loss, with its margin",
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +181,7 @@ def smallest_within(
         start_bits: The most bits that are tried; what needs more is kept exactly.
         channels: A range for each row of a tensor, as in :func:`dovetail.pack.compress`.
         carry: Try for each tensor whether the loss minds it less when errors of rounding are
-            carried along its rows (:mod:`dovetail.pack.carrying`); not with ``channels``.
+            carried along its rows (:mod:`dovetail.pack.quantise`); not with ``channels``.
         lossless: Patterns of names to keep exactly.
         smallest: Tensors with fewer elements are kept exactly.
         most_calls: How often ``measure`` may be called.  Where there are too many tensors to try

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.seeds import generator
-from dovetail.pack.dtypes import FLOATING
 from dovetail.pack.quantise import MOST_BITS, Grid, Numbers
+from dovetail.pack.tensors import FLOATING
 
 __all__ = ["LONGEST_VECTOR", "Rules", "entropy", "refuse_unmatched", "sampled_entropy"]
 
@@ -59,10 +59,10 @@ class Rules:
     lossless: Sequence[str] = ()
     smallest: int = 256
     seed: int = 0
-    seen: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        kept: dict[str, Any] = {
+        settled: dict[str, Any] = {
             "extra_bits": _whole("extra_bits", self.extra_bits, 0, MOST_BITS),
             "probe_bits": _whole("probe_bits", self.probe_bits, 1, MOST_BITS),
             "smallest": _whole("smallest", self.smallest, 0, 1 << 62),
@@ -77,13 +77,13 @@ class Rules:
         if isinstance(self.lossless, str) or not all(isinstance(p, str) for p in self.lossless):
             raise SettingsError(f"lossless is a list of patterns of names, got {self.lossless!r}")
         if isinstance(self.bits, Mapping):
-            kept["bits"] = {
+            settled["bits"] = {
                 name: _whole(f"bits[{name!r}]", bits, 1, MOST_BITS)
                 for name, bits in self.bits.items()
             }
         elif self.bits is not None:
-            kept["bits"] = _whole("bits", self.bits, 1, MOST_BITS)
-        for name, value in kept.items():  # numpy's numbers as Python's, which an index can hold
+            settled["bits"] = _whole("bits", self.bits, 1, MOST_BITS)
+        for name, value in settled.items():  # numpy's numbers as Python's, which an index can hold
             object.__setattr__(self, name, value)
 
     @cached_property
@@ -101,24 +101,21 @@ class Rules:
         if isinstance(self.bits, int):
             return {"rule": "fixed", "bits": self.bits, **common}
         rule = "gradient" if self.gradients is not None else "entropy"
-        numbers = {"extra_bits": self.extra_bits, "probe_bits": self.probe_bits}
         return {
-            "rule": "fixed" if self.bits is not None else rule,
-            **numbers,
+            "rule": rule if self.bits is None else "fixed",
+            "extra_bits": self.extra_bits,
+            "probe_bits": self.probe_bits,
             "sample": self.sample,
             "seed": self.seed,
             **common,
         }
 
-    def named(self) -> set[str]:
-        """The names that the settings speak of."""
-        return set(self.bits if isinstance(self.bits, Mapping) else self.gradients or ())
-
     def missed(self) -> None:
         """Refuse settings for tensors that never came: a misspelt name would change nothing."""
         refuse_unmatched(self.lossless, self.seen)
-        for name in sorted(self.named() - self.seen):
-            where = "bits" if isinstance(self.bits, Mapping) else "gradients"
+        named = self.bits if isinstance(self.bits, Mapping) else self.gradients or ()
+        for name in sorted(set(named) - self.seen):
+            where = "bits" if named is self.bits else "gradients"
             raise SettingsError(f"{where} names {name!r}, no such tensor{nearest(name, self.seen)}")
 
     def exact(self, name: str, tensor: Tensor) -> bool:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from dovetail.core.errors import ContractError, CutError, first_line
+from dovetail.core.errors import ContractError, CutError, argument, first_line
 from dovetail.core.plain import dumps
-from dovetail.parts.activation import trailing_activation
 from dovetail.parts.contract import Contract, Port, Shape, shown_shape
-from dovetail.parts.modes import evaluating
-from dovetail.parts.origin import Origin
+from dovetail.parts.modules import digest_of, evaluating, meta_copy, structure_of
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.parts.recipe import Cut
 from dovetail.parts.splitting import Halves, points, split
-from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import digest_of, meta_copy
+from dovetail.parts.tracing import trailing_activation
 
 __all__ = ["CutPoint", "cut", "cut_all", "cut_points", "output_point"]
 
@@ -97,7 +93,7 @@ def cut(
     space = _mint_space(halves.front, name, part.contract)
     crossing = tuple(replace(port, space=space) for port in _crossing_ports(part, halves, example))
     takes = part.contract.takes if example is None else ports_of(example)
-    settings = {"at": name}
+    origin = part.origin.of_child(part.digest, "cut", {"at": name})
     return (
         Part(
             halves.front,
@@ -108,13 +104,13 @@ def cut(
                 inputs=part.contract.inputs,
             ),
             None if part.recipe is None else Cut(part.recipe, name, "front"),
-            _origin(part, settings),
+            origin,
         ),
         Part(
             halves.back,
             replace(part.contract, takes=crossing, preprocess=None, inputs=None),
             None if part.recipe is None else Cut(part.recipe, name, "back"),
-            _origin(part, settings),
+            origin,
         ),
     )
 
@@ -174,7 +170,8 @@ def output_point(module: nn.Module) -> str:
             return name
     raise CutError(
         "no point of this network has weights on both sides, so there are no two modules to "
-        "train; use end_to_end, or say at= for a network that cannot be cut in the usual places"
+        f"train; use end_to_end, or say {argument('at', ...)} for a network that "
+        "cannot be cut in the usual places"
     )
 
 
@@ -219,16 +216,6 @@ def _mint_space(front: nn.Module, at: str, contract: Contract) -> str:
     taken = [str(port.space) for port in contract.takes]
     facts = (at, *structure_of(front), *taken, dumps(contract.preprocess))
     return f"{at}/{digest_of(front, *facts)[:12]}"
-
-
-def _origin(part: Part, settings: dict[str, Any]) -> Origin:
-    return Origin(
-        how="cut",
-        parents=(part.digest,),
-        task=part.origin.task,
-        task_fingerprint=part.origin.task_fingerprint,
-        settings=settings,
-    )
 
 
 def _crossing_ports(part: Part, halves: Halves, example: Tensor | None) -> tuple[Port, ...]:

@@ -17,49 +17,54 @@ devices are never opened; files that the manifest does not list are never looked
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from dovetail.core.errors import FormatError, first_line
-from dovetail.core.files import sha256_of, whole_folder
+from dovetail.core.folders import (
+    File,
+    check_hash,
+    longest_header,
+    open_tensors,
+    tensor_bytes,
+    write_folder,
+)
 from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.plain import MOST_BYTES, dumps, parse_json, to_plain
-from dovetail.parts import probe
+from dovetail.parts.blueprint import Blueprint, draft
 from dovetail.parts.contract import Contract, Port, shown_shape
-from dovetail.parts.described import (
-    Described,
-    described,
-    described_slices,
-    differences,
-    refuse_misfit,
-)
 from dovetail.parts.facts import (
     CARD,
     CONFIG,
     FILES,
     FORMAT,
     MANIFEST,
+    MOST_OF_REPLAY,
     PACKED,
-    PROBE,
+    REPLAY,
     WEIGHTS,
     Facts,
-    File,
-    Manifest,
-    another_hash,
+    Origin,
     is_part_folder,
     read_facts,
 )
-from dovetail.parts.origin import Origin
-from dovetail.parts.packed_file import bytes_of, holds, read_packed, unpacked
-from dovetail.parts.planning import Plan, plan
+from dovetail.parts.modules import (
+    Described,
+    described,
+    described_slices,
+    differences,
+    digest_of,
+    dtype_name,
+    evaluating,
+    refuse_misfit,
+    structure_of,
+)
+from dovetail.parts.packed import bytes_of, holds, read_packed, unpacked
 from dovetail.parts.recipe import Recipe, read_recipe
-from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import check_header, digest_of, longest_header
 
 __all__ = [
     "FILES",
@@ -90,9 +95,9 @@ def write(
     exactly them; weights that have changed since are written as they are.
     """
     state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    planned = plan(read_recipe(to_plain(recipe))).module
-    if wrong := differences(described(state), described(planned.state_dict())) or _restructured(
-        module, planned
+    rebuilt = draft(read_recipe(to_plain(recipe))).module
+    if wrong := differences(described(state), described(rebuilt.state_dict())) or _restructured(
+        module, rebuilt
     ):
         raise FormatError(
             f"the recipe does not rebuild this module: {wrong[0]}; it was changed after it was "
@@ -105,15 +110,11 @@ def write(
     }
     if packed is not None and holds(packed, state):
         files[PACKED] = packed
-    else:  # tied tensors are written once a name; the builder ties them again
-        files[WEIGHTS] = save({name: t.clone().contiguous() for name, t in state.items()})
-    if tensors := probe.record(module, contract):
-        files[PROBE] = save(tensors)
-    with whole_folder(folder, replace=replace) as hidden:
-        for name, data in files.items():
-            (hidden / name).write_bytes(data)
-        listed = {n: File(sha256_of(hidden / n), len(data)) for n, data in files.items()}
-        (hidden / MANIFEST).write_text(dumps(Manifest(FORMAT, digest, listed)))
+    else:  # the builder ties again what is tied
+        files[WEIGHTS] = tensor_bytes(state)
+    if tensors := _recorded_run(module, contract):
+        files[REPLAY] = tensor_bytes(tensors)
+    write_folder(folder, MANIFEST, FORMAT, files, replace=replace, digest=digest)
 
 
 def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
@@ -121,21 +122,21 @@ def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
 
     Returns the container beside it, when the weights came packed.
     """
-    planned = plan(facts.recipe)
-    wanted = described(planned.module.state_dict())
+    blueprint = draft(facts.recipe)
+    wanted = described(blueprint.module.state_dict())
     weights = PACKED if facts.is_packed else WEIGHTS
-    refuse_beyond_memory(facts.files[weights].size, folder / weights)
+    path, listed = folder / weights, facts.files[weights]
+    refuse_beyond_memory(listed.size, path)
     packed = None
     try:
         if facts.is_packed:
-            packed = read_packed(folder / PACKED, facts.files[PACKED].size, wanted)
-            if hashlib.sha256(packed).hexdigest() != facts.files[PACKED].sha256:
-                raise another_hash(folder / PACKED)
-            state = unpacked(packed, wanted, folder / PACKED)
-            module = planned.with_memory()
+            packed = read_packed(path, listed.size, wanted)
+            check_hash(path, listed, packed)
+            state = unpacked(packed, wanted, path)
+            module = blueprint.with_memory()
             module.load_state_dict(state, strict=True)
         else:
-            module = _from_safetensors(folder / WEIGHTS, facts.files[WEIGHTS], planned, wanted)
+            module = _from_safetensors(path, listed, blueprint, wanted)
     except RuntimeError as error:  # a builder that makes another module than on the meta device
         raise FormatError(f"{folder}: cannot be loaded ({first_line(error)})") from None
     module.eval()
@@ -144,22 +145,16 @@ def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
     return module, packed
 
 
-def _from_safetensors(path: Path, file: File, planned: Plan, wanted: Described) -> nn.Module:
+def _from_safetensors(path: Path, file: File, blueprint: Blueprint, wanted: Described) -> nn.Module:
     if file.size > (most := 8 + longest_header(wanted) + bytes_of(wanted)):
         raise FormatError(
             f"{path}: not a safetensors file of its recipe ({file.size} bytes, at most {most})"
         )
-    if sha256_of(path) != file.sha256:
-        raise another_hash(path)
-    check_header(path, wanted)
-    try:
-        # One handle for both: a file exchanged between the check and the loading is not seen.
-        with safe_open(path, framework="pt") as tensors:
-            refuse_misfit(described_slices(tensors), wanted, path)
-            module = planned.with_memory()
-            module.load_state_dict({name: tensors.get_tensor(name) for name in wanted}, strict=True)
-    except (SafetensorError, OSError) as error:
-        raise FormatError(f"{path}: not a safetensors file ({error})") from None
+    check_hash(path, file)
+    with open_tensors(path, longest_header(wanted)) as tensors:
+        refuse_misfit(described_slices(tensors), wanted, path)
+        module = blueprint.with_memory()
+        module.load_state_dict({name: tensors.get_tensor(name) for name in wanted}, strict=True)
     return module
 
 
@@ -169,7 +164,7 @@ def replay(folder: Path, module: nn.Module) -> None:
     Only a probe that the manifest vouches for counts; a part without one passes.
     """
     facts = read_facts(folder, check_hashes=False, check_builders=False)
-    if PROBE in facts.files and not probe.agrees(folder / PROBE, module, facts.contract):
+    if REPLAY in facts.files and not _still_agrees(folder / REPLAY, module, facts.contract):
         raise FormatError(f"{folder}: the part no longer gives the output it was stored with")
 
 
@@ -187,12 +182,95 @@ def _config(contract: Contract, recipe: Recipe, origin: Origin) -> bytes:
     return data
 
 
-def _restructured(module: nn.Module, planned: nn.Module) -> list[str]:
+def _restructured(module: nn.Module, rebuilt: nn.Module) -> list[str]:
     """What has the same tensors but is another network: an exchanged activation, say."""
-    found, wanted = structure_of(module), structure_of(planned)
+    found, wanted = structure_of(module), structure_of(rebuilt)
     pairs = zip(found, wanted, strict=False)
     changed = [f"{a.strip()!r} instead of {b.strip()!r}" for a, b in pairs if a != b]
     return changed or ([] if len(found) == len(wanted) else ["it has other layers"])
+
+
+# A fixed input and what the part made of it, to see whether it still does -------------------------
+
+
+def _recorded_run(module: nn.Module, contract: Contract) -> dict[str, Tensor]:
+    """Two fixed inputs and the outputs they give; empty when the contract does not say enough.
+
+    >>> sorted(_recorded_run(nn.Linear(3, 1), Contract(takes=(Port((3,)),))))
+    ['input.0', 'output.0']
+    """
+    inputs = []
+    for port in contract.takes:
+        if port.shape is None or None in port.shape or port.dtype != "float32":
+            return {}
+        sizes = [axis for axis in port.shape if axis is not None]
+        inputs.append(torch.rand(2, *sizes, generator=torch.Generator().manual_seed(0)))
+    try:
+        outputs = _outputs(module, inputs)
+    except Exception as error:  # the module is code of others
+        raise FormatError(
+            f"the part does not take what its contract says it takes: {first_line(error)}"
+        ) from None
+    if not all(isinstance(output, Tensor) for output in outputs):
+        return {}
+    if sum(value.nbytes for value in (*inputs, *outputs)) > MOST_OF_REPLAY - (
+        1 << 20
+    ):  # its header
+        return {}
+    named = {f"input.{i}": x for i, x in enumerate(inputs)}
+    return named | {f"output.{i}": y.clone().contiguous() for i, y in enumerate(outputs)}
+
+
+def _still_agrees(path: Path, module: nn.Module, contract: Contract) -> bool:
+    """Whether the module still gives the outputs in the file.
+
+    Outputs are compared to 1e-4 of their size: bits differ between processors, meaning does not.
+    Both must have the shapes of the contract, whose word is otherwise only its author's.
+    """
+    try:
+        with open_tensors(path, longest_header(())) as file:
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        inputs = [stored[f"input.{i}"] for i in range(len(contract.takes))]
+        expected = [stored[f"output.{i}"] for i in range(len(stored) - len(inputs))]
+        _check_shapes(contract.takes, inputs)
+        outputs = _outputs(module, inputs)
+        _check_shapes(contract.gives, list(outputs))
+    except Exception as error:  # the file may lie, and the module is code of others
+        reason = first_line(error)
+        raise FormatError(f"{path}: the probe cannot be replayed ({reason})") from None
+    return len(outputs) == len(expected) and all(map(_close, outputs, expected))
+
+
+def _check_shapes(ports: tuple[Port, ...], values: list[Any]) -> None:
+    for port, value in zip(ports, values, strict=False):
+        if isinstance(value, Tensor):
+            actual = Port(tuple(value.shape[1:]), dtype_name(value.dtype))
+            if obstacles := port.obstacles(actual):
+                raise FormatError(
+                    f"the contract says {shown_shape(port.shape)}, "
+                    f"the probe has another {obstacles[0]}"
+                )
+
+
+def _outputs(module: nn.Module, inputs: list[Tensor]) -> tuple[Any, ...]:
+    first = next(iter(module.state_dict().values()), None)
+    device = torch.device("cpu") if first is None else first.device
+    with evaluating(module), torch.random.fork_rng():
+        value = module(*(x.to(device) for x in inputs))
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(v.cpu() if isinstance(v, Tensor) else v for v in values)
+
+
+def _close(output: Any, expected: Tensor) -> bool:
+    if not isinstance(output, Tensor):
+        return False
+    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(output, expected)
+    finite = expected[expected.isfinite()].abs()
+    scale = float(finite.max()) + 1e-6 if finite.numel() else 1.0
+    return torch.allclose(output, expected, rtol=1e-4, atol=1e-4 * scale, equal_nan=True)
 
 
 # The card in a part's folder: what it is, for people and for hubs ---------------------------------

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, CutError, RecipeError
 from dovetail.core.seeds import seeded
-from dovetail.parts.activation import trailing_activation
 from dovetail.parts.builders import find_builder
 from dovetail.parts.contract import Port
 from dovetail.parts.cutting import cut, output_point
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
+from dovetail.parts.tracing import trailing_activation
 
 __all__ = ["before_the_head", "copy_by_class", "extend_head", "fresh_head", "head_like"]
 
@@ -103,12 +103,8 @@ def extend_head(head: Part, classes: Sequence[str], *, seed: int = 0) -> Part:
     wider.module.load_state_dict(copy_by_class(head, wider))
     return wider.changed(
         contract=replace(wider.contract, takes=head.contract.takes),
-        origin=Origin(
-            how="extend",
-            parents=(head.digest,),
-            task=head.origin.task,
-            task_fingerprint=head.origin.task_fingerprint,
-            settings={"classes": list(classes), "seed": seed},
+        origin=head.origin.of_child(
+            head.digest, "extend", {"classes": list(classes), "seed": seed}
         ),
     )
 

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import SettingsError
 
-__all__ = ["Norms", "check_norms", "recalibrate", "shallow_copy", "with_batch_statistics"]
+__all__ = [
+    "Norms",
+    "check_norms",
+    "recalibrate",
+    "shallow_copy",
+    "with_batch_statistics",
+    "with_norms",
+]
 
 Norms = Literal["stored", "batch", "recalibrated"]
 
@@ -148,3 +155,21 @@ def recalibrate(module: M, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> M:
     for child, flag in flags:
         child.training = flag
     return twin
+
+
+def with_norms(module: M, norms: Norms, batches: Iterable[Tensor | tuple[Tensor, ...]] = ()) -> M:
+    """The module under a policy: itself, a twin that shares its tensors, or a recalibrated copy.
+
+    Args:
+        module: Any network.
+        norms: One of :data:`Norms`.
+        batches: Prepared inputs, for ``"recalibrated"``.
+
+    >>> net = nn.Sequential(nn.BatchNorm1d(1))
+    >>> with_norms(net, "stored") is net, uses_batch_statistics(with_norms(net, "batch"))
+    (True, True)
+    """
+    check_norms(norms)
+    if norms == "recalibrated":
+        return recalibrate(module, batches)
+    return with_batch_statistics(module) if norms == "batch" else module

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, FormatError, first_line
+from dovetail.core.errors import ContractError, FormatError, argument, first_line
 from dovetail.core.plain import to_plain
 from dovetail.core.seeds import seeded
+from dovetail.core.words import numbered
 from dovetail.parts import disk
-from dovetail.parts.activation import trailing_activation
 from dovetail.parts.builders import find_builder, recipe_hint
 from dovetail.parts.contract import Contract, Port
-from dovetail.parts.modes import evaluating
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin
+from dovetail.parts.modules import digest_of, dtype_name, evaluating
 from dovetail.parts.recipe import Build, Recipe, in_words, rebuild
-from dovetail.parts.weights import digest_of, dtype_name
+from dovetail.parts.tracing import trailing_activation
 
 __all__ = [
     "Part",
@@ -39,7 +39,7 @@ class Part:
 
     Composition, not inheritance: state-dict names stay the module's own, and compile, DDP or hooks
     act on ``part.module``.  Calling a part calls its module.  ``packed`` is the container that the
-    weights came in, if they came packed (see :mod:`dovetail.parts.packing`), so that they can be
+    weights came in, if they came packed (see :mod:`dovetail.parts.packed`), so that they can be
     written again as they are.
 
     >>> part = build("mlp", shape=(4,), hidden=(8,), classes=3)
@@ -109,7 +109,9 @@ class Part:
                 replace=overwrite,
             )
         except FileExistsError:
-            raise FormatError(f"{folder} is there already; pass overwrite=True") from None
+            raise FormatError(
+                f"{folder} is there already; pass {argument('overwrite', True)}"
+            ) from None
         return folder
 
     @classmethod
@@ -180,13 +182,9 @@ def parts_by_name(models: Iterable[Part | nn.Module]) -> dict[str, Part]:
     >>> list(parts_by_name([build("mlp"), build("mlp", seed=1)]))
     ['mlp', 'mlp #2']
     """
-    found: dict[str, Part] = {}
-    for part in map(as_part, models):
-        name, number = part.described, 2
-        while name in found:
-            name, number = f"{part.described} #{number}", number + 1
-        found[name] = part
-    return found
+    parts = [as_part(model) for model in models]
+    names = numbered((part.described for part in parts), mark=" #")
+    return dict(zip(names, parts, strict=True))
 
 
 def ports_of(value: Any, activation: str = "identity") -> tuple[Port, ...]:

@@ -23,7 +23,7 @@ __all__ = [
     "Build",
     "Cut",
     "Join",
-    "Linearise",
+    "Linearize",
     "Recipe",
     "check_recipe",
     "in_words",
@@ -103,10 +103,10 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Linearise:
-    """Move along a direction of the weights, linearly; see :class:`Linearised`.
+class Linearize:
+    """Move along a direction of the weights, linearly; see :class:`LinearizedNetwork`.
 
-    >>> to_plain(Linearise(Build("mlp"), 3, ("head.bias",)))["linearise"]["moves"]
+    >>> to_plain(Linearize(Build("mlp"), 3, ("head.bias",)))["linearise"]["moves"]
     ['head.bias']
     """
 
@@ -128,7 +128,7 @@ class Linearise:
         return {"linearise": fields}
 
 
-Recipe = Build | Cut | Join | Adapter | Linearise
+Recipe = Build | Cut | Join | Adapter | Linearize
 
 _OPERATORS = ("build", "cut", "join", "adapter", "linearise")
 
@@ -168,7 +168,7 @@ def check_recipe(recipe: Recipe) -> None:
         case Adapter():
             if min(recipe.takes, recipe.gives) < 1:
                 raise RecipeError("an adapter maps at least one channel to at least one")
-        case Linearise():
+        case Linearize():
             if min(recipe.outputs, 1 if recipe.projected is None else recipe.projected) < 1:
                 raise RecipeError("a linearised network gives at least one number, of at least one")
             check_recipe(recipe.of)
@@ -185,7 +185,7 @@ def rebuild(recipe: Recipe) -> nn.Module:
     from torch import nn
 
     from dovetail.parts.builders import find_builder
-    from dovetail.parts.linearised import Linearised
+    from dovetail.parts.linearized import LinearizedNetwork
     from dovetail.parts.splitting import split
 
     match recipe:
@@ -200,8 +200,8 @@ def rebuild(recipe: Recipe) -> nn.Module:
             if recipe.maps:
                 return nn.Conv2d(recipe.takes, recipe.gives, 1)
             return nn.Linear(recipe.takes, recipe.gives)
-        case Linearise():
-            return Linearised(
+        case Linearize():
+            return LinearizedNetwork(
                 rebuild(recipe.of),
                 recipe.outputs,
                 moves=recipe.moves,
@@ -225,7 +225,7 @@ def in_words(recipe: Recipe) -> str:
             return " + ".join(f"({in_words(part)})" for part in parts)
         case Adapter(takes=takes, gives=gives):
             return f"adapter {takes}->{gives}"
-        case Linearise(of=of):
+        case Linearize(of=of):
             return f"linearised {in_words(of)}"
 
 
@@ -280,8 +280,8 @@ def _read(value: Any, where: str, depth: int) -> Recipe:
         if operator == "cut":
             cut = from_plain(_CutRest, named, inside)
             return Cut(of, cut.at, cut.side)
-        rest = from_plain(_LineariseRest, named, inside)
-        return Linearise(of, rest.outputs, rest.moves, rest.projected, rest.follows_network)
+        rest = from_plain(_LinearizeRest, named, inside)
+        return Linearize(of, rest.outputs, rest.moves, rest.projected, rest.follows_network)
     parts = fields.get("parts")
     if not isinstance(parts, list) or len(parts) < 2:
         raise RecipeError(f"{inside}: needs a list of at least two parts")
@@ -297,7 +297,7 @@ class _CutRest:
 
 
 @dataclass(frozen=True)
-class _LineariseRest:
+class _LinearizeRest:
     outputs: int
     moves: tuple[str, ...] | None = None
     projected: int | None = None

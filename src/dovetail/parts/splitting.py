@@ -17,8 +17,8 @@ from typing import NamedTuple
 from torch import fx, nn
 
 from dovetail.core.errors import CutError, nearest, shown
+from dovetail.parts.modules import shared_tensors
 from dovetail.parts.tracing import Untraceable, trace
-from dovetail.parts.weights import shared_tensors
 
 __all__ = ["Chain", "Halves", "points", "split"]
 

@@ -10,7 +10,7 @@ from dovetail.ranking.judge import Judgement, judge
 from dovetail.ranking.ntk import ntk_score, tangent_kernel
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.ranker import rank
-from dovetail.ranking.records import Place, Ranking
+from dovetail.ranking.records import Ranked, Ranking
 from dovetail.ranking.scores import SCORES, Score, score
 from dovetail.ranking.several_tasks import RankingOver, rank_over
 from dovetail.ranking.statistics import PairStatistics
@@ -25,7 +25,7 @@ __all__ = [
     "Judgement",
     "PairStatistics",
     "PairSums",
-    "Place",
+    "Ranked",
     "Ranking",
     "RankingOver",
     "SCORES",

@@ -1,18 +1,21 @@
-"""What can be ranked: parts, the cut points of a network, and the epochs of a training."""
+"""What is ranked, parts at cut points or epochs, and on which labelled examples of a task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from dovetail.core.errors import CutError, SettingsError
+from dovetail.core.errors import CutError, SettingsError, TaskError
+from dovetail.core.seeds import generator
 from dovetail.parts.cutting import CutPoint, cut_points
 from dovetail.parts.heads import before_the_head
 from dovetail.parts.part import Part, as_part, parts_by_name
+from dovetail.tasks.task import Split, Task
 
-__all__ = ["Candidate", "Parts", "candidate", "named", "points_of"]
+__all__ = ["Candidate", "Parts", "candidate", "named", "points_of", "sampled"]
 
 Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
 
@@ -111,3 +114,60 @@ def _points(
         if name not in order:
             order.append(name)  # the cut itself will say what is wrong with it
     return tuple(sorted(dict.fromkeys(asked), key=order.index))
+
+
+def sampled(task: Task, samples: int | None, split: Split, seed: int) -> Task:
+    """The task with at most so many examples of a split, each class with its share, and no others.
+
+    >>> task = Task(torch.rand(100, 4), [0, 1, 1, 1] * 25)
+    >>> few = sampled(task, 40, "train", seed=0)
+    >>> few.size("train"), few.targets[few.indices("train")].bincount().tolist(), few.size("test")
+    (40, [10, 30], 0)
+    """
+    if samples is not None and samples < 2:
+        raise SettingsError(f"a ranking needs at least 2 examples, samples={samples}")
+    if split == "test":
+        raise SettingsError(
+            "parts are not ranked on the test split: it is there to measure the one you choose"
+        )
+    rows = task.indices(split)
+    if len(rows) < 2:
+        raise TaskError(f"{task.name!r} has {len(rows)} examples to rank on in its {split} split")
+    if samples is not None and samples < len(rows):
+        if task.kind == "pairs":
+            rows = _ends_of_pairs(task, split, samples, seed)
+        else:
+            rows = rows[_chosen(task, rows, samples, seed)].sort().values
+    none = rows[:0]
+    return task.derived(task.name, indices={"train": rows, "validation": none, "test": none})
+
+
+def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
+    """The ends of random pairs, about so many: of random rows hardly two would be a pair."""
+    pairs = task.pairs(split)
+    order = torch.randperm(len(pairs), generator=generator(seed, "rank"))
+    ends = torch.stack([pairs.first[order], pairs.second[order]], dim=1).flatten()
+    _, codes = torch.unique(ends, return_inverse=True)
+    first_seen = torch.full((int(codes.max()) + 1,), len(ends))
+    first_seen.scatter_reduce_(0, codes, torch.arange(len(ends)), "amin")
+    new = torch.zeros(len(ends), dtype=torch.int64)
+    new[first_seen] = 1
+    enough = int((new.cumsum(0) <= samples).sum()) // 2 * 2
+    rows: Tensor = torch.unique(ends[: max(enough, 2)])
+    return rows
+
+
+def _chosen(task: Task, rows: Tensor, samples: int, seed: int) -> Tensor:
+    order = torch.randperm(len(rows), generator=generator(seed, "rank"))
+    if task.kind != "classes":
+        return order[:samples]
+    # Every class in turn gives its next example until there are enough in proportion: sort by the
+    # share of its class that an example completes.
+    labels = task.targets[rows][order]
+    counts = labels.bincount(minlength=len(task.classes))
+    grouped = torch.argsort(labels, stable=True)
+    starts = counts.cumsum(0) - counts
+    place = torch.empty_like(grouped)
+    place[grouped] = torch.arange(len(grouped)) - starts[labels[grouped]]
+    share = (place + 0.5) / counts[labels]
+    return order[torch.argsort(share, stable=True)[:samples]]

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.linalg.ridge import LeaveOneOut, Solved, leave_one_out, solve
-from dovetail.ranking.heads import Head, HeadKind, coded, fit_head
+from dovetail.linalg.ridge import Decomposed, LeaveOneOut, leave_one_out, solve
+from dovetail.ranking.heads import Head, HeadKind, coded, fit_head, right_shares
 from dovetail.ranking.inputs import as_rows, refuse_other_count
 from dovetail.ranking.mutual import (
     agreeing_classes,
@@ -48,9 +48,6 @@ _FEW = 5
 
 _MOST_COLUMNS = 500
 """Columns of shuffled targets that are predicted at once."""
-
-_TIED = 1e-9
-"""Outputs closer than this tie, and the classes that tie share the credit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +93,7 @@ def expected_accuracy(
             would then make its class rarer than it is, which :func:`~.mutual.with_shares` undoes.
             Say ``False`` for a small sample drawn without regard to the classes.
 
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> inputs, labels = load_task("digits").subset("train")
     >>> found = expected_accuracy(inputs[::3].flatten(1), labels[::3])
     >>> 0.88 < found.low < found.value < found.high < 0.97
@@ -208,8 +205,7 @@ def wilson(share: float, n: float, z: float) -> tuple[float, float]:
 def _verdicts(predictions: Tensor, columns: Tensor, codes: Tensor | None, kind: HeadKind) -> Tensor:
     """How right each row is ``[n]``; the mean is the value."""
     if codes is not None:
-        best = predictions >= predictions.amax(1, keepdim=True) - _TIED
-        return best.gather(1, codes[:, None])[:, 0].double() / best.sum(1)
+        return right_shares(predictions, codes)
     if kind == "multilabel":
         return ((predictions > 0.5) == (columns > 0.5)).double().mean(1)
     return 1 - (predictions - columns).square().sum(1) / _spread(columns)
@@ -224,7 +220,7 @@ def _spread(columns: Tensor) -> float:
 
 
 def _mutual(
-    solved: Solved,
+    solved: Decomposed,
     found: LeaveOneOut,
     columns: Tensor,
     codes: Tensor | None,

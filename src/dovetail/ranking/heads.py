@@ -1,4 +1,4 @@
-"""The ridge head on frozen features: the cheapest way to use a part, in closed form.
+r"""The ridge head on frozen features, and its leave-one-out accuracy, in closed form.
 
 Classes become one-hot columns and the greatest output decides; of several labels each is a column
 of zeros and ones and counts as said when its output is positive; numbers are predicted as they are.
@@ -15,14 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
-from dovetail.linalg.ridge import Penalty, fit
-from dovetail.measure.outputs import label_measures, number_measures
+from dovetail.linalg.ridge import Penalty, fit, leave_one_out
+from dovetail.measure.evaluate import label_measures, number_measures
 from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
 
-__all__ = ["Head", "HeadKind", "coded", "fit_head"]
+__all__ = ["Head", "HeadKind", "coded", "explained", "fit_head", "ridge_loo", "right_shares"]
 
-MOST_CELLS = 1 << 27
-"""Of one-hot targets, rows × classes: a gibibyte."""
+_MOST_CELLS = 200_000_000
+"""Of one-hot targets and predictions, rows × classes: 1.6 GB."""
+
+_TIED = 1e-9
+"""Outputs closer than this tie, and the classes that tie share the credit."""
 
 HeadKind = Literal["classes", "multilabel", "regression"]
 
@@ -56,7 +59,7 @@ class Head:
             return label_measures(outputs, given)["accuracy"]
         # A class the head has never met is wrong whatever it says.
         codes = {name: code for code, name in enumerate(self.classes)}
-        given = torch.tensor([codes.get(name, -1) for name in _listed(targets)])
+        given = torch.tensor([codes.get(name, -1) for name in _names(targets)])
         refuse_other_count(outputs, given)
         return float((outputs.argmax(1) == given).double().mean())
 
@@ -78,8 +81,52 @@ def fit_head(
     found = fit(rows, columns, penalty)
     # Labels are zeros and ones, so that half-way is where a label begins to be said.
     intercept = found.intercept - 0.5 if kind == "multilabel" else found.intercept
-    ids = tuple(sorted(set(_listed(targets)))) if kind == "classes" else ()
+    ids = tuple(sorted(set(_names(targets)))) if kind == "classes" else ()
     return Head(found.weights, intercept, found.penalty, kind, ids)
+
+
+def ridge_loo(features: Any, targets: Any, *, penalty: Penalty = "auto") -> float:
+    r"""How well a ridge head on all other rows predicts each row.
+
+    Classes become one-hot columns, the greatest prediction decides, and the value is the accuracy
+    in [0, 1]; classes whose predictions tie share the credit.  Numbers ``[n, k]`` (regression, or
+    zeros and ones of several labels) give
+
+    .. math:: R^2 = 1 - \frac{\sum_i (y_i - \hat y_{-i})^2}{\sum_i (y_i - \bar y)^2} \le 1,
+
+    the mean over the columns that vary.  ``penalty="auto"`` takes the one with the least
+    leave-one-out squared error, which makes the value invariant to the scale of the features.
+
+    >>> rows = [[0.0], [0.1], [0.2], [1.0], [1.1], [1.2]]
+    >>> ridge_loo(rows, [0, 0, 0, 1, 1, 1]), round(ridge_loo(rows, [0.0, 1, 2, 10, 11, 12]), 4)
+    (1.0, 1.0)
+    """
+    rows = as_rows(features)
+    _, columns, codes = coded(targets)
+    refuse_other_count(rows, columns)
+    return explained(leave_one_out(rows, columns, penalty).predictions, columns, codes)
+
+
+def explained(predictions: Tensor, columns: Tensor, codes: Tensor | None) -> float:
+    """The accuracy for classes with ``codes [n]``, else R², the mean over columns that vary."""
+    if codes is not None:
+        return float(right_shares(predictions, codes).mean())
+    varies = (columns != columns[0]).any(0)
+    if not varies.any():
+        raise TaskError("all targets are the same number; there is nothing to predict")
+    y = columns[:, varies]
+    spread = (y - y.mean(0)).square().sum(0)
+    return float((1 - (predictions[:, varies] - y).square().sum(0) / spread).mean())
+
+
+def right_shares(predictions: Tensor, codes: Tensor) -> Tensor:
+    """One for each row ``[n, k]`` whose greatest output is its class, shared where classes tie.
+
+    >>> right_shares(torch.tensor([[0.2, 0.8], [0.5, 0.5]]), torch.tensor([1, 1]))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    best = predictions >= predictions.amax(1, keepdim=True) - _TIED
+    return best.gather(1, codes[:, None])[:, 0].double() / best.sum(1)
 
 
 def coded(targets: Any, kind: HeadKind | None = None) -> tuple[HeadKind, Tensor, Tensor | None]:
@@ -104,10 +151,10 @@ def coded(targets: Any, kind: HeadKind | None = None) -> tuple[HeadKind, Tensor,
     count = int(given.max()) + 1
     if count < 2:
         raise TaskError("all labels are of one class; a head needs two")
-    if len(given) * count > MOST_CELLS:
+    if len(given) * count > _MOST_CELLS:
         raise TaskError(
-            f"a head for {count} classes and {len(given)} rows is too much to hold; "
-            "use fewer rows, or fewer classes"
+            f"a ridge head would predict {count} classes for {len(given)} rows, which is too much "
+            "to hold; use logme or centred-al, or pass fewer rows or classes"
         )
     return kind, F.one_hot(given, count).double(), given
 
@@ -118,6 +165,6 @@ def _kind(targets: Any, given: Tensor) -> HeadKind:
     return "multilabel" if matrix and binary else "regression"
 
 
-def _listed(targets: Any) -> list[Any]:
-    listed: list[Any] = targets.tolist() if hasattr(targets, "tolist") else list(targets)
-    return listed
+def _names(targets: Any) -> list[Any]:
+    """The classes of the rows, as they were given."""
+    return list(targets.tolist() if hasattr(targets, "tolist") else targets)

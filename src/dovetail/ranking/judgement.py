@@ -6,18 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.core.declared import Column, heatmap, table, text, when
 from dovetail.core.records import Record
-from dovetail.core.views import (
-    Block,
-    Cell,
-    Figure,
-    Heatmap,
-    Series,
-    Table,
-    Text,
-    View,
-    refuse_mostly_empty,
-)
+from dovetail.core.views import Figure, Series, refuse_mostly_empty
 
 __all__ = ["Choice", "Judged", "Judgement", "OnTarget", "Summary"]
 
@@ -73,7 +64,12 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement(Record, kind="judgement"):
+class Judgement(
+    Record,
+    kind="judgement",
+    title="Scores against {truth}",
+    brief="{scores!n} scores on {targets!n} targets against {truth}: best {best.score!r}",
+):
     """Scores, best first: least regret, then the greatest weighted tau.
 
     ``ceiling`` is the weighted tau between two halves of the truth: what its own noise allows.
@@ -89,11 +85,6 @@ class Judgement(Record, kind="judgement"):
     confidence: float = 0.9
 
     @property
-    def title(self) -> str:
-        """What the scores were held against."""
-        return f"Scores against {self.truth}"
-
-    @property
     def best(self) -> Judged:
         """The score with the least regret."""
         return self.scores[0]
@@ -107,19 +98,6 @@ class Judgement(Record, kind="judgement"):
     def __getitem__(self, score: str) -> Judged:
         """How a score did, by its name."""
         return next(judged for judged in self.scores if judged.score == score)
-
-    def __repr__(self) -> str:
-        return (
-            f"Judgement({len(self.scores)} scores on {len(self.targets)} targets against "
-            f"{self.truth}: best {self.best.score!r})"
-        )
-
-    def view(self) -> View:
-        """The finding, the table, bars with intervals, score by target, and the choices."""
-        blocks: list[Block] = [Text(self.summary), self._table(), self._bars()]
-        if len(self.targets) > 1:
-            blocks += [self._map(), *self._choices()]
-        return tuple(blocks)
 
     @property
     def summary(self) -> str:
@@ -142,27 +120,6 @@ class Judgement(Record, kind="judgement"):
             )
         return " ".join(words)
 
-    def _table(self) -> Table:
-        rows: tuple[tuple[Cell, ...], ...] = tuple(
-            (
-                judged.score,
-                _interval(judged.weighted_tau),
-                _interval(judged.regret_1),
-                _interval(judged.regret_3),
-                judged.wins.value,
-                judged.tau.value,
-                len(judged.on),
-                judged.parts,
-            )
-            for judged in self.scores
-        )
-        return Table(
-            ("score", "weighted tau", "regret@1", "regret@3", "wins", "tau", "targets", "parts"),
-            rows,
-            formats=("", "", "", "", ".1%", ".3f", "", ""),
-            caption=f"Means over targets; {self.confidence:.0%} intervals by resampling targets.",
-        )
-
     def _bars(self) -> Figure:
         known = [j for j in self.scores if j.weighted_tau.value is not None]
         bounded = all(j.weighted_tau.low is not None for j in known)
@@ -176,33 +133,49 @@ class Judgement(Record, kind="judgement"):
         title = f"Agreement with {self.truth}, least regret first"
         return Figure("bar", title, (series,), "score", "weighted tau", ".2f")
 
-    def _map(self) -> Heatmap:
+    def _by_target(self) -> tuple[tuple[float | None, ...], ...]:
+        """The weighted tau ``[scores][targets]``."""
         known = sum(len(judged.on) for judged in self.scores)
         refuse_mostly_empty(len(self.scores), len(self.targets), known)
-        values = []
-        for judged in self.scores:
-            by_target = {each.target: each.weighted_tau for each in judged.on}
-            values.append(tuple(by_target.get(target) for target in self.targets))
-        return Heatmap(
-            "Weighted tau of each score on each target",
-            tuple(judged.score for judged in self.scores),
-            self.targets,
-            tuple(values),
-            "score",
-            "target",
-            ".2f",
-            -1.0,
-            1.0,
-        )
+        of_score = ({one.target: one.weighted_tau for one in judged.on} for judged in self.scores)
+        return tuple(tuple(map(taus.get, self.targets)) for taus in of_score)
 
-    def _choices(self) -> list[Block]:
-        if not self.chosen_leave_one_out:
-            return []
-        rows = tuple(
-            (c.target, c.score, c.regret_1, c.weighted_tau) for c in self.chosen_leave_one_out
-        )
-        columns = ("target", "score the others recommend", "regret@1", "weighted tau")
-        return [Table(columns, rows, formats=("", "", ".4f", ".3f"))]
+    shows = (
+        text("{summary}"),
+        table(
+            "scores",
+            Column("score"),
+            Column("weighted tau", lambda judged: _interval(judged.weighted_tau)),
+            Column("regret@1", lambda judged: _interval(judged.regret_1)),
+            Column("regret@3", lambda judged: _interval(judged.regret_3)),
+            Column("wins", "wins.value", ".1%"),
+            Column("tau", "tau.value", ".3f"),
+            Column("targets", lambda judged: len(judged.on)),
+            Column("parts"),
+            caption="Means over targets; {confidence:.0%} intervals by resampling targets.",
+        ),
+        _bars,
+        when(
+            lambda judgement: len(judgement.targets) > 1,
+            heatmap(
+                "Weighted tau of each score on each target",
+                lambda judgement: tuple(judged.score for judged in judgement.scores),
+                "targets",
+                _by_target,
+                "score",
+                "target",
+                ".2f",
+                (-1.0, 1.0),
+            ),
+            table(
+                "chosen_leave_one_out",
+                Column("target"),
+                Column("score the others recommend", "score"),
+                Column("regret@1", "regret_1", ".4f"),
+                Column("weighted tau", "weighted_tau", ".3f"),
+            ),
+        ),
+    )
 
 
 def _shown(value: float | None) -> str:

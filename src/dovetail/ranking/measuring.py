@@ -1,16 +1,26 @@
-"""One candidate's score, its replicates and its null, from its features or its kernel.
+r"""One candidate's score, how sure it is, and its null, from its features or its kernel.
 
-Every candidate of a ranking is measured by the same :class:`Plan`: the same examples in the same
-groups, and the same shuffles of the labels, so that candidates can be compared example by example.
+Every candidate of a ranking is measured by the same :class:`Yardstick`: the same examples in the
+same groups, and the same shuffles of the labels, so that candidates can be compared example by
+example: what two of them find hard cancels in the difference.
+
+How sure a score is says the delete-a-group jackknife.  The examples are dealt to :math:`G` groups,
+alike in every class.  With :math:`\theta_{(g)}` the score without group :math:`g`,
+
+.. math:: \mathrm{se}^2 = \frac{G - 1}{G} \sum_g (\theta_{(g)} - \bar\theta_{(\cdot)})^2 .
+
+A bootstrap would be wrong here: an example drawn twice makes a pair that is perfectly alike.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
@@ -19,7 +29,6 @@ from dovetail.objectives.pairwise import KINDS
 from dovetail.ranking.expected import Expected, chance_values, expected_accuracy
 from dovetail.ranking.heads import HeadKind
 from dovetail.ranking.inputs import as_rows
-from dovetail.ranking.jackknife import dealt
 from dovetail.ranking.ntk import ntk_score
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.scores import (
@@ -35,7 +44,17 @@ from dovetail.ranking.statistics import PairStatistics
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
 
-__all__ = ["By", "Measured", "Plan", "plan_for"]
+__all__ = [
+    "By",
+    "Measured",
+    "Yardstick",
+    "dealt",
+    "half_width",
+    "probably_better",
+    "standard_error",
+    "yardstick",
+    "z_score",
+]
 
 _MOST_CELLS = 1 << 27
 """Second moments of all classes in all groups may hold this many numbers: a gibibyte."""
@@ -53,13 +72,21 @@ class Measured:
     null: Tensor
     expected: Expected | None = None
 
+    def interval(self, confidence: float) -> tuple[float | None, float | None]:
+        """Where the score lies; unknown where it is undefined without some group."""
+        if not bool(self.replicates.isfinite().all()):
+            return None, None
+        margin = half_width(self.replicates, confidence)
+        return self.score - margin, self.score + margin
+
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How every candidate is measured.
+class Yardstick:
+    """What every candidate is measured by.
 
-    ``targets`` are class indices ``[n]`` or numbers ``[n, k]``; ``group [n]`` deals the examples
-    to the groups of the jackknife; ``shuffles [P, n]`` are permutations of the examples.
+    ``targets`` are class indices ``[n]`` or numbers ``[n, k]``, or where only ``pairs`` are known
+    which example stands where ``[n]``; ``group [n]`` deals the examples to the groups of the
+    jackknife; ``shuffles [P, n]`` are permutations of the examples.
     """
 
     by: Score | Callable[[Tensor, Tensor], float]
@@ -97,33 +124,86 @@ class Plan:
     ) -> Measured:
         """Measure a candidate by its features ``[n, d]``, or by its tangent kernel ``[n, n]``."""
         rows = as_rows(features)
-        if self.pairs is not None:
-            return _by_pairs(self, self.pairs, rows, activation)
         if self.name == BY_EXAMPLE:
-            return _by_example(self, rows, self._expected(rows))
-        try:
-            expected = self._expected(rows)
-        except TaskError:  # one example a class, or too many classes: the score may still say
-            expected = None
-        if kernel is not None:
-            return _by_kernel(self, kernel, expected)
-        if isinstance(self.by, Score) and self.by.from_sums and self._sums_fit(self.by, rows):
-            return _by_sums(self, self.by, rows, activation, expected)
-        return _by_rows(self, rows, activation, probs, expected)
+            return self._by_example(rows)
+        expected = None
+        if self.pairs is None:
+            with suppress(TaskError):  # one example a class, or too many: the score may still say
+                expected = self._expected(rows)
+        if self.pairs is None and isinstance(self.by, Score) and self._sums_fit(self.by, rows):
+            return self._by_sums(self.by, rows, activation, expected)
+        everyone = torch.arange(self.n)
 
-    def _sums_fit(self, by: Score, rows: Tensor) -> bool:
-        """Whether sums of each group are smaller than the rows, or than what memory holds."""
-        n, d = rows.shape
-        if by.per_class:
-            classes = len(torch.unique(self.targets))
-            return n > d and (self.groups + 1) * classes * d * d <= _MOST_CELLS
-        return n > d
+        def value(which: Tensor, targets: Tensor = self.targets) -> float:
+            """The score of some examples, with these targets in place of theirs."""
+            if self.pairs is not None:
+                # Other examples at the ends of the same pairs: shuffled marks could contradict
+                # each other.  Without a group, all pairs that touch one of its examples are gone.
+                left = self.pairs.within(which)
+                sums = PairSums(activation)
+                sums.update(rows[targets[which]], left.first, left.second, left.same)
+                return sums.score(self.name)
+            if kernel is not None:
+                return ntk_score(kernel[which][:, which], targets[which], self.name)
+            if not isinstance(self.by, Score):
+                return score(rows[which], targets[which], by=self.by)
+            return score(
+                rows[which],
+                targets[which],
+                by=self.name,
+                activation=activation,
+                source_probs=None if probs is None else probs[which],
+                seed=self.seed,
+            )
+
+        whole = value(everyone)
+        without = [_or_nan(value, (self.group != g).nonzero()[:, 0]) for g in range(self.groups)]
+        null = [value(everyone, self.targets[order]) for order in self.shuffles]
+        return Measured(whole, _float64(without), _float64(null), expected)
 
     def _expected(self, rows: Tensor) -> Expected:
         return expected_accuracy(rows, self.targets, confidence=self.confidence, kind=self.kind)
 
+    def _by_example(self, rows: Tensor) -> Measured:
+        """A mean over examples: leave groups out of the mean, fit heads to shuffled labels."""
+        expected = self._expected(rows)
+        each = expected.per_example.double()
+        member = torch.nn.functional.one_hot(self.group + 1, self.groups + 1)[:, 1:].double()
+        without = (each.sum() - each @ member) / (len(each) - member.sum(0))  # [G]
+        null = chance_values(rows, self.targets, self.shuffles, expected)
+        return Measured(expected.value, without, _float64(null), expected)
 
-def plan_for(
+    def _sums_fit(self, by: Score, rows: Tensor) -> bool:
+        """Whether the score has sums, and those of each group are smaller than rows and memory."""
+        n, d = rows.shape
+        if not by.from_sums or n <= d:
+            return False
+        classes = len(torch.unique(self.targets)) if by.per_class else 0
+        return (self.groups + 1) * classes * d * d <= _MOST_CELLS
+
+    def _by_sums(
+        self, by: Score, rows: Tensor, activation: str, expected: Expected | None
+    ) -> Measured:
+        """Sums of each group, taken from the sum of all."""
+
+        def sums(rows: Tensor, targets: Tensor) -> PairStatistics:
+            return PairStatistics(activation, per_class=by.per_class).update(rows, targets)
+
+        def of_group(g: int) -> PairStatistics:
+            return sums(rows[self.group == g], self.targets[self.group == g])
+
+        total, groups = of_group(-1), [of_group(g) for g in range(self.groups)]
+        for own in groups:
+            total.merge(own)
+        value, without = total.score(by.name), []
+        for own in groups:
+            without.append(_or_nan(total.subtract(own).score, by.name))
+            total.merge(own)
+        null = [sums(rows, self.targets[order]).score(by.name) for order in self.shuffles]
+        return Measured(value, _float64(without), _float64(null), expected)
+
+
+def yardstick(
     task: Task,
     by: By | None,
     *,
@@ -131,8 +211,13 @@ def plan_for(
     permutations: int,
     confidence: float,
     seed: int,
-) -> Plan:
-    """The plan for the training examples of a task; refuses what cannot be scored."""
+) -> Yardstick:
+    """What candidates are measured by on the training examples of a task; refuses what cannot be.
+
+    >>> task = Task(torch.rand(8, 3), [0, 1] * 4)
+    >>> yardstick(task, "knn-1", groups=4, permutations=2, confidence=0.9, seed=0).shuffles.shape
+    torch.Size([2, 4])
+    """
     if groups < 3:
         raise SettingsError(f"the jackknife needs at least 3 groups, got {groups}")
     if permutations < 0:
@@ -149,23 +234,28 @@ def plan_for(
         raise SettingsError(
             f"{name!r} does not rank for a task of kind {task.kind!r}; these do: {fitting}"
         )
+    if task.kind == "pairs" and name not in KINDS:
+        raise SettingsError(f"{name!r} needs labels; of pairs one can ask {', '.join(KINDS)}")
     rows = task.indices("train")
-    targets = task.targets[rows]
+    targets, n = task.targets[rows], len(rows)
+    groups = min(groups, n)
+    group = dealt(targets, groups, seed)
     if task.kind == "classes":
         _refuse_few(targets, task.name)
-    elif task.kind != "pairs":
-        targets = targets.reshape(len(targets), -1).double()
-    groups = min(groups, len(rows))
+    elif task.kind == "pairs":
+        targets = torch.arange(n)
+    else:
+        targets = targets.reshape(n, -1).double()
     draw = generator(seed, "shuffles")
-    shuffles = [torch.randperm(len(rows), generator=draw) for _ in range(permutations)]
-    return Plan(
+    shuffles = [torch.randperm(n, generator=draw) for _ in range(permutations)]
+    return Yardstick(
         chosen,
         name,
         "classes" if task.kind == "pairs" else task.kind,
         targets,
-        dealt(targets, groups, seed),
+        group,
         groups,
-        torch.stack(shuffles) if shuffles else torch.zeros(0, len(rows), dtype=torch.int64),
+        torch.stack(shuffles) if shuffles else torch.zeros(0, n, dtype=torch.int64),
         confidence,
         seed,
         task.pairs("train").within(rows) if task.kind == "pairs" else None,
@@ -180,107 +270,84 @@ def _refuse_few(labels: Tensor, name: str) -> None:
         raise TaskError(f"{name!r} has {len(labels)} examples to rank on; give at least 4")
 
 
-def _by_example(plan: Plan, rows: Tensor, expected: Expected) -> Measured:
-    """A mean over examples: leave groups out of the mean, fit heads to shuffled labels."""
-    each = expected.per_example.double()
-    member = torch.nn.functional.one_hot(plan.group + 1, plan.groups + 1)[:, 1:].double()  # [n, G]
-    replicates = (each.sum() - each @ member) / (len(each) - member.sum(0))
-    null = chance_values(rows, plan.targets, plan.shuffles, expected)
-    return Measured(expected.value, replicates, torch.tensor(null, dtype=torch.float64), expected)
-
-
-def _by_sums(
-    plan: Plan, by: Score, rows: Tensor, activation: str, expected: Expected | None
-) -> Measured:
-    """Sums of each group, taken from the sum of all."""
-
-    def sums(which: Tensor, targets: Tensor) -> PairStatistics:
-        found = PairStatistics(activation, per_class=by.per_class)
-        return found.update(rows[which], targets[which])
-
-    shards = [sums(plan.group == g, plan.targets) for g in range(plan.groups)]
-    total = sums(plan.group < 0, plan.targets)
-    for shard in shards:
-        total.merge(shard)
-    value = total.score(by.name)
-    replicates = []
-    for shard in shards:
-        total.subtract(shard)
-        replicates.append(_or_nan(partial(total.score, by.name)))
-        total.merge(shard)
-    everything = torch.ones(len(rows), dtype=torch.bool)
-    null = [sums(everything, plan.targets[order]).score(by.name) for order in plan.shuffles]
-    return Measured(value, *_tensors(replicates, null), expected)
-
-
-def _by_rows(
-    plan: Plan, rows: Tensor, activation: str, probs: Tensor | None, expected: Expected | None
-) -> Measured:
-    """The whole score again without each group, and under each shuffle."""
-
-    def value(which: Tensor, targets: Tensor) -> float:
-        if not isinstance(plan.by, Score):
-            return score(rows[which], targets[which], by=plan.by)
-        return score(
-            rows[which],
-            targets[which],
-            by=plan.name,
-            activation=activation,
-            source_probs=None if probs is None else probs[which],
-            seed=plan.seed,
-        )
-
-    everything = torch.ones(len(rows), dtype=torch.bool)
-    replicates = []
-    for g in range(plan.groups):
-        replicates.append(_or_nan(partial(value, plan.group != g, plan.targets)))
-    null = [value(everything, plan.targets[order]) for order in plan.shuffles]
-    return Measured(value(everything, plan.targets), *_tensors(replicates, null), expected)
-
-
-def _by_kernel(plan: Plan, kernel: Tensor, expected: Expected | None) -> Measured:
-    """The kernel once; without a group, what is left of it."""
-
-    def value(which: Tensor, targets: Tensor) -> float:
-        return ntk_score(kernel[which][:, which], targets[which], plan.name)
-
-    everything = torch.ones(len(kernel), dtype=torch.bool)
-    replicates = [
-        _or_nan(partial(value, plan.group != g, plan.targets)) for g in range(plan.groups)
-    ]
-    null = [value(everything, plan.targets[order]) for order in plan.shuffles]
-    return Measured(value(everything, plan.targets), *_tensors(replicates, null), expected)
-
-
-def _by_pairs(plan: Plan, pairs: Pairs, rows: Tensor, activation: str) -> Measured:
-    """Pair labels only: without a group, all the pairs that touch one of its examples are gone."""
-    if plan.name not in KINDS:
-        raise SettingsError(f"{plan.name!r} needs labels; of pairs one can ask {', '.join(KINDS)}")
-
-    def value(examples: Tensor, kept: Pairs) -> float:
-        sums = PairSums(activation)
-        return sums.update(rows[examples], kept.first, kept.second, kept.same).score(plan.name)
-
-    everyone = torch.arange(len(rows))
-    replicates = []
-    for g in range(plan.groups):
-        left = (plan.group != g).nonzero()[:, 0]
-        replicates.append(_or_nan(partial(value, left, pairs.within(left))))
-    # Other examples at the ends of the same pairs: shuffled marks could contradict each other.
-    null = [value(order, pairs) for order in plan.shuffles]
-    return Measured(value(everyone, pairs), *_tensors(replicates, null))
-
-
-def _or_nan(value: Callable[[], float]) -> float:
+def _or_nan(value: Callable[..., float], of: Tensor | str) -> float:
     """A replicate; where it is undefined without a group, there is no interval."""
     try:
-        return value()
+        return value(of)
     except TaskError:
-        return float("nan")
+        return math.nan
 
 
-def _tensors(replicates: list[float], null: list[float]) -> tuple[Tensor, Tensor]:
-    return (
-        torch.tensor(replicates, dtype=torch.float64),
-        torch.tensor(null, dtype=torch.float64),
-    )
+def _float64(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def dealt(targets: Tensor, groups: int, seed: int) -> Tensor:
+    """A group ``[n]`` for each example, classes spread evenly over the groups.
+
+    The only example of a class is in no group (-1): without it there would be another task.
+
+    >>> dealt(torch.tensor([0] * 4 + [1] * 4), 4, seed=0).bincount()
+    tensor([2, 2, 2, 2])
+    >>> dealt(torch.tensor([0, 0, 0, 7]), 3, seed=0)[3]
+    tensor(-1)
+    """
+    order = torch.randperm(len(targets), generator=generator(seed, "groups"))
+    if not targets.is_floating_point() and targets.ndim == 1:
+        order = order[torch.argsort(targets[order], stable=True)]
+        _, codes, counts = torch.unique(targets, return_inverse=True, return_counts=True)
+        order = order[counts[codes[order]] > 1]
+    group = torch.full((len(targets),), -1)
+    group[order] = torch.arange(len(order)) % groups
+    return group
+
+
+def standard_error(replicates: Tensor) -> float:
+    """The jackknife's standard error from the scores ``[G]`` without each group.
+
+    >>> values = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    >>> without = (values.sum() - values) / 3
+    >>> math.isclose(standard_error(without), values.std().item() / 2)
+    True
+    """
+    count = len(replicates)
+    spread = (replicates - replicates.mean()).square().sum()
+    return math.sqrt((count - 1) / count * float(spread))
+
+
+def half_width(replicates: Tensor, confidence: float) -> float:
+    """Half the width of the score's interval, by Student's t with ``G - 1`` degrees of freedom.
+
+    >>> half_width(torch.tensor([0.5, 0.5, 0.5]), 0.9)
+    0.0
+    """
+    quantile = float(stats.t.ppf((1 + confidence) / 2, len(replicates) - 1))
+    return quantile * standard_error(replicates)
+
+
+def probably_better(difference: float, replicates: Tensor) -> float:
+    """The probability that a difference of two scores is truly positive.
+
+    Args:
+        difference: The one score less the other.
+        replicates: The same difference without each group ``[G]``.
+
+    >>> probably_better(0.0, torch.tensor([0.1, -0.1, 0.0]))
+    0.5
+    """
+    error = standard_error(replicates)
+    if error == 0:
+        return 0.5 if difference == 0 else float(difference > 0)
+    return float(stats.t.cdf(difference / error, len(replicates) - 1))
+
+
+def z_score(score: float, null: Tensor) -> float | None:
+    """How many deviations the score lies above the scores ``[P]`` of shuffled labels, if any.
+
+    >>> z_score(3.0, torch.tensor([-1.0, 0.0, 1.0]))
+    3.0
+    """
+    deviation = float(null.double().std()) if len(null) > 1 else 0.0
+    if not deviation > 0:
+        return None
+    return (score - float(null.double().mean())) / deviation

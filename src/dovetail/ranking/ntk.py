@@ -24,20 +24,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest
 from dovetail.core.seeds import generator
-from dovetail.linalg.kernel_ridge import kernel_leave_one_out
+from dovetail.linalg.ridge import kernel_leave_one_out
 from dovetail.linalg.tangent import TangentFeatures
 from dovetail.measure.features import Pooling, pooled
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare
+from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
-from dovetail.ranking.baselines.ridge_loo import accuracy_of, explained
-from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
+from dovetail.ranking.heads import coded, explained
+from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
 
 __all__ = ["OUTPUTS", "kernel_alignment", "kernel_loo", "ntk_score", "tangent_kernel"]
 
@@ -122,9 +120,9 @@ def kernel_alignment(kernel: Tensor, targets: Tensor) -> float:
     >>> round(kernel_alignment(rows @ rows.T, torch.tensor([0, 0, 1, 1])), 6)
     1.0
     """
-    columns = _columns(kernel, targets)
+    columns, codes = _coded_for(kernel, targets)
     columns = columns - columns.mean(0)
-    if targets.is_floating_point():
+    if codes is None:
         spread = columns.std(0)
         columns = columns[:, spread > 0] / spread[spread > 0]
     means = kernel.mean(0)
@@ -147,11 +145,8 @@ def kernel_loo(kernel: Tensor, targets: Tensor) -> float:
     >>> round(kernel_loo(rows @ rows.T, 3 * rows + 1), 4)
     1.0
     """
-    columns = _columns(kernel, targets)
-    predictions = kernel_leave_one_out(kernel, columns).predictions
-    if targets.is_floating_point():
-        return explained(predictions, columns)
-    return accuracy_of(predictions, columns.argmax(1))
+    columns, codes = _coded_for(kernel, targets)
+    return explained(kernel_leave_one_out(kernel, columns).predictions, columns, codes)
 
 
 _SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
@@ -160,21 +155,17 @@ _SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
 }
 
 
-def _columns(kernel: Tensor, targets: Tensor) -> Tensor:
-    """Targets ``[n, k]``, one-hot for classes; refuses what is no kernel of them."""
+def _coded_for(kernel: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Targets ``[n, k]``, one-hot with codes for classes; refuses what is no kernel of them."""
     refuse_other_count(kernel, targets, "the kernel")
     if kernel.shape[1] != len(kernel):
         raise TaskError(f"a kernel is [n, n], got {list(kernel.shape)}")
     if not torch.allclose(kernel, kernel.T, rtol=1e-6, atol=1e-6 * float(kernel.abs().max())):
         raise TaskError("a kernel is symmetric, and this one is not; give that of one network")
-    if not targets.is_floating_point():
-        codes, count = class_codes(targets)
-        columns = F.one_hot(codes, count).double()
-    else:
-        columns = targets.double()
-        if not bool((columns != columns[0]).any()):
-            raise TaskError("all targets are the same number; there is nothing to predict")
-    return columns
+    _, columns, codes = coded(targets)
+    if codes is None and not bool((columns != columns[0]).any()):
+        raise TaskError("all targets are the same number; there is nothing to predict")
+    return columns, codes
 
 
 class _Rows(nn.Module):

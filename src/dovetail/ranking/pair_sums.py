@@ -8,7 +8,6 @@ that are not zero, for the diagonal of AL and NMSE.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,14 +16,13 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError, nearest
-from dovetail.ranking.sums.rows_given import LEAST, as_rows, lengths_of, rows_a_chunk
+from dovetail.ranking.inputs import LEAST, float_rows, lengths_of, rows_a_chunk
+from dovetail.ranking.scores_from_sums import pair_score
 
 __all__ = ["PAIR_KINDS", "PairSums"]
 
 PAIR_KINDS = ("al", "utal", "cts", "nmse", "al-neo", "utal-neo", "cts-neo", "nmse-neo")
 """The scores of labelled pairs."""
-
-_NOISE = torch.finfo(torch.float64).eps ** 2
 
 
 class PairSums:
@@ -69,7 +67,7 @@ class PairSums:
             second: The other.
             same: Whether they are alike, ``[m]`` booleans.
         """
-        rows = as_rows(features)
+        rows = float_rows(features)
         one, two, alike = _pairs(first, second, same, len(rows))
         lengths = lengths_of(rows)
         lit = lengths > LEAST
@@ -132,11 +130,7 @@ class PairSums:
         if form != "utal" and not neo:  # the diagonal: k is 1, or 0 for a row of zeros
             aligned, kernel, ideal = aligned + a * lit, kernel + lit, ideal + a * a * n
             count += n
-        if form == "nmse":
-            return -max(kernel - 2 * aligned + ideal, 0.0) / count
-        if kernel <= 64 * _NOISE * count:
-            return 0.0  # nothing but rounding, whose direction is no answer
-        return min(max(aligned / math.sqrt(kernel * ideal), -1.0), 1.0)
+        return pair_score(form, aligned, kernel, ideal, count)
 
     def scores(self, kinds: Iterable[str]) -> dict[str, float]:
         """Several scores by name."""

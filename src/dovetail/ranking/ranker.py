@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,18 +13,24 @@ from torch import Tensor
 
 from dovetail.core.errors import DovetailError, SettingsError, TaskError
 from dovetail.core.progress import progress
-from dovetail.dist.group import rank_and_size
-from dovetail.dist.rows import gathered, my_share
+from dovetail.dist.group import gathered, my_share, rank_and_size
 from dovetail.measure.features import Pooling, features, features_along
 from dovetail.measure.forward import outputs_of
 from dovetail.parts.cutting import CutPoint, cut
 from dovetail.parts.part import Part
-from dovetail.ranking.candidates import Candidate, Parts, candidate, named
-from dovetail.ranking.jackknife import beats, half_width, z_score
-from dovetail.ranking.measuring import BY_EXAMPLE, By, Measured, Plan, plan_for
+from dovetail.ranking.candidates import Candidate, Parts, candidate, named, sampled
+from dovetail.ranking.expected import Expected
+from dovetail.ranking.measuring import (
+    BY_EXAMPLE,
+    By,
+    Measured,
+    Yardstick,
+    probably_better,
+    yardstick,
+    z_score,
+)
 from dovetail.ranking.ntk import OUTPUTS, tangent_kernel
-from dovetail.ranking.records import LeftOut, Place, Ranking
-from dovetail.ranking.sample import sampled
+from dovetail.ranking.records import LeftOut, Ranked, Ranking
 from dovetail.ranking.scores import needs_network
 from dovetail.ranking.winner import honest_intervals, honest_winner
 from dovetail.tasks.task import Split, Task
@@ -33,20 +39,6 @@ __all__ = ["rank"]
 
 MEASURES = {"classes": "accuracy", "multilabel": "label accuracy", "regression": "R²"}
 """What a head is expected to reach, by the task's kind."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    """A candidate at one point: what was measured, and what it cost."""
-
-    part: str
-    at: str | None
-    epoch: int | None
-    width: int
-    weights: int
-    measured: Measured
-    seconds: float
-    scoring_seconds: float
 
 
 def rank(
@@ -95,7 +87,7 @@ def rank(
     of them return the same ranking.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> nets = {f"{width} wide": build("mlp", hidden=(width,)) for width in (2, 64)}
     >>> rank(nets, load_task("digits"), at="hidden1", samples=500)
     Ranking(2 candidates for 'digits' by ...: best '64 wide at hidden1')
@@ -108,10 +100,10 @@ def rank(
         limit = network_samples if samples is None else min(samples, network_samples)
     small = sampled(task, limit, split, seed)
     mine = _share_of(small)
-    plan = plan_for(
+    stick = yardstick(
         small, by, groups=groups, permutations=permutations, confidence=confidence, seed=seed
     )
-    found: list[_Entry] = []
+    found: list[tuple[Ranked, Measured]] = []
     left_out: list[LeftOut] = []
     points: dict[str, list[str]] = {}
     trained_here: list[str] = []
@@ -122,39 +114,13 @@ def rank(
                 points[name] = list(chosen.at or ())
                 if chosen.part.origin.task_fingerprint == task.fingerprint:
                     trained_here.append(name)
-                found += _entries(chosen, mine, small, plan, pooling, batch_size, cache)
+                found += _at_points(chosen, mine, small, stick, pooling, batch_size, cache)
             except DovetailError as error:
                 left_out.append(LeftOut(name, str(error)))
             tick(name)
     if not found:
         why = "; ".join(f"{out.part}: {out.why}" for out in left_out[:3])
         raise TaskError(f"no part can be ranked for {task.name!r} ({why})")
-    return Ranking(
-        task=task.name,
-        by=plan.name,
-        n=plan.n,
-        measure=MEASURES.get(task.kind, ""),
-        places=_places(found, plan),
-        left_out=tuple(left_out),
-        notes=_notes(trained_here, split, plan, limit != samples and task.size(split) > plan.n),
-        confidence=confidence,
-        settings={
-            "split": split,
-            "samples": plan.n,
-            "pooling": pooling,
-            "groups": plan.groups,
-            "permutations": permutations,
-            "seed": seed,
-            "task_fingerprint": task.fingerprint,
-            "points": {name: at for name, at in points.items() if at},
-            **({"tangent_outputs": OUTPUTS} if plan.needs_network else {}),
-        },
-    )
-
-
-def _notes(
-    trained_here: list[str], split: Split, plan: Plan, fewer_than_asked: bool
-) -> tuple[str, ...]:
     notes = []
     if trained_here and split == "train":
         names = ", ".join(trained_here[:5]) + (" and others" if len(trained_here) > 5 else "")
@@ -162,73 +128,92 @@ def _notes(
             f"Trained on these very examples: {names}. What a head is expected to reach there is "
             "too high; rank on the validation split."
         )
-    if fewer_than_asked:
+    if limit != samples and task.size(split) > stick.n:
         notes.append(
-            f"{plan.name} takes the gradients of each example, so that {plan.n} examples were "
+            f"{stick.name} takes the gradients of each example, so that {stick.n} examples were "
             "looked at and not more; network_samples= says how many."
         )
-    return tuple(notes)
+    return Ranking(
+        task=task.name,
+        by=stick.name,
+        n=stick.n,
+        measure=MEASURES.get(task.kind, ""),
+        places=_best_first(found, stick),
+        left_out=tuple(left_out),
+        notes=tuple(notes),
+        confidence=confidence,
+        settings={
+            "split": split,
+            "samples": stick.n,
+            "pooling": pooling,
+            "groups": stick.groups,
+            "permutations": permutations,
+            "seed": seed,
+            "task_fingerprint": task.fingerprint,
+            "points": {name: at for name, at in points.items() if at},
+            **({"tangent_outputs": OUTPUTS} if stick.needs_network else {}),
+        },
+    )
 
 
-def _entries(
+def _at_points(
     chosen: Candidate,
     task: Task,
     whole: Task,
-    plan: Plan,
+    stick: Yardstick,
     pooling: Pooling,
     batch_size: int,
     cache: Any,
-) -> Iterator[_Entry]:
+) -> Iterator[tuple[Ranked, Measured]]:
     """Measure a candidate at its points; ``task`` is this process's share of the ``whole``."""
     part = chosen.part
     _refuse_backs(part)
     began = time.perf_counter()
-    probs = _source_probabilities(part, task, batch_size) if plan.needs_probs else None
-    fronts: dict[str | None, Part]
-    if chosen.at is None or len(chosen.at) == 1:
-        at = None if chosen.at is None else chosen.at[0]
-        fronts = {at: part if at is None else cut(part, at=at)[0]}
-        taken = features(fronts[at], task, pooling=pooling, batch_size=batch_size, cache=cache)
-        values = {at: taken.values}
-    else:
-        fronts = {at: cut(part, at=at)[0] for at in chosen.at}
+    probs = _source_probabilities(part, task, batch_size) if stick.needs_probs else None
+    at_points: tuple[str | None, ...] = chosen.at or (None,)
+    fronts = [part if at is None else cut(part, at=at)[0] for at in at_points]
+    if chosen.at is not None and len(chosen.at) > 1:
         along = features_along(part, chosen.at, task, pooling=pooling, batch_size=batch_size)
-        values = {at: along[at].values for at in chosen.at}
+        values = [along[at].values for at in chosen.at]
+    else:
+        taken = features(fronts[0], task, pooling=pooling, batch_size=batch_size, cache=cache)
+        values = [taken.values]
     if probs is not None:
-        probs = gathered(probs, plan.n)
+        probs = gathered(probs, stick.n)
     seconds = time.perf_counter() - began
     before: Tensor | None = None
-    for at, front in fronts.items():
-        rows = gathered(values[at], plan.n)
+    for at, front, own in zip(at_points, fronts, values, strict=True):
+        rows = gathered(own, stick.n)
         if before is not None and rows.shape == before.shape and torch.equal(rows, before):
             continue  # a pooling or flattening layer that adds nothing
         before = rows
         began = time.perf_counter()
         kernel = None
-        if plan.needs_network:  # of all pairs, hence not shared between processes
+        if stick.needs_network:  # of all pairs, hence not shared between processes
             inputs, _ = whole.subset("train")
-            kernel = tangent_kernel(front, inputs, pooling=pooling, seed=plan.seed)
-        measured = plan.measure(rows, front.contract.gives[0].activation, probs, kernel)
-        yield _Entry(
-            chosen.name,
-            at,
-            chosen.epoch,
-            rows.shape[1],
-            sum(p.numel() for p in front.module.parameters()),
-            measured,
-            seconds,
-            time.perf_counter() - began,
+            kernel = tangent_kernel(front, inputs, pooling=pooling, seed=stick.seed)
+        measured = stick.measure(rows, front.contract.gives[0].activation, probs, kernel)
+        expected = measured.expected
+        low, high = measured.interval(stick.confidence)
+        if stick.name == BY_EXAMPLE and expected is not None:
+            low, high = expected.low, expected.high
+        ranked = Ranked(
+            part=chosen.name,
+            at=at,
+            epoch=chosen.epoch,
+            score=measured.score,
+            low=low,
+            high=high,
+            z=z_score(measured.score, measured.null),
+            expected=None if expected is None else expected.value,
+            expected_low=None if expected is None else expected.low,
+            expected_high=None if expected is None else expected.high,
+            width=rows.shape[1],
+            weights=sum(p.numel() for p in front.module.parameters()),
+            seconds=seconds,
+            scoring_seconds=time.perf_counter() - began,
         )
-
-
-def _bounds(measured: Measured, plan: Plan) -> tuple[float | None, float | None]:
-    """The score's interval; unknown where the score is undefined without some group."""
-    if plan.name == BY_EXAMPLE and measured.expected is not None:
-        return measured.expected.low, measured.expected.high
-    if not bool(measured.replicates.isfinite().all()):
-        return None, None
-    margin = half_width(measured.replicates, plan.confidence)
-    return measured.score - margin, measured.score + margin
+        yield ranked, measured
 
 
 def _refuse_backs(part: Part) -> None:
@@ -256,64 +241,43 @@ def _share_of(task: Task) -> Task:
     return task.derived(task.name, indices={"train": share, "validation": none, "test": none})
 
 
-def _places(found: list[_Entry], plan: Plan) -> tuple[Place, ...]:
-    ranked = sorted(found, key=lambda entry: -entry.measured.score)
-    places = [_place(entry, plan) for entry in ranked]
-    for i, (one, two) in enumerate(pairwise(entry.measured for entry in ranked)):
+def _best_first(found: list[tuple[Ranked, Measured]], stick: Yardstick) -> tuple[Ranked, ...]:
+    """In order of their scores, each compared with the next, the first corrected for its choice."""
+    found = sorted(found, key=lambda one: -one[0].score)
+    ranked = [one for one, _ in found]
+    for i, ((_, one), (_, two)) in enumerate(pairwise(found)):
         apart = one.replicates - two.replicates
         if bool(apart.isfinite().all()):
-            probability = beats(one.score - two.score, apart)
-            places[i] = replace(places[i], beats_next=probability)
-    places[0] = _corrected(places[0], ranked, plan)
-    return tuple(places)
+            better = probably_better(one.score - two.score, apart)
+            ranked[i] = replace(ranked[i], beats_next=better)
+    every = [measured.expected for _, measured in found if measured.expected is not None]
+    if ranked[0].expected is not None and len(every) > 1:
+        ranked[0] = _corrected(ranked[0], every, stick)
+    return tuple(ranked)
 
 
-def _corrected(first: Place, ranked: list[_Entry], plan: Plan) -> Place:
-    """The first place's expected accuracy, honest although it was chosen.
+def _corrected(first: Ranked, every: list[Expected], stick: Yardstick) -> Ranked:
+    """The first candidate's expected accuracy, honest although it was chosen.
 
     Chosen for that very number, it is too high, and the winner's curse is taken off.  Chosen by
     another score, it gets an interval that holds whichever candidate one picks.
     """
-    every = [e.measured.expected for e in ranked if e.measured.expected is not None]
-    if first.expected is None or len(every) < 2:
-        return first
     verdicts = torch.stack([each.per_example for each in every])
-    worth = [each.effective_n for each in every]
-    if every[0].value >= max(each.value for each in every):
-        bounds = honest_winner(verdicts, plan.confidence, plan.seed, worth=worth)
+    worth, own = [each.effective_n for each in every], every[0]
+    if own.value >= max(each.value for each in every):
+        bounds = honest_winner(verdicts, stick.confidence, stick.seed, worth=worth)
     else:
-        bounds = honest_intervals(verdicts, plan.confidence, plan.seed, worth=worth)[0]
-    value, low, high = min(bounds.value, every[0].value), bounds.low, bounds.high
-    if every[0].kind == "regression":
+        bounds = honest_intervals(verdicts, stick.confidence, stick.seed, worth=worth)[0]
+    value, low, high = min(bounds.value, own.value), bounds.low, bounds.high
+    if own.kind == "regression":
         # R² has an interval that knows how its two variances go together; it only moves.
-        moved = every[0].value - value
-        low, high = every[0].low - moved, every[0].high - moved
+        moved = own.value - value
+        low, high = own.low - moved, own.high - moved
     return replace(
         first,
         expected=value,
-        expected_low=min(low, every[0].low),
+        expected_low=min(low, own.low),
         expected_high=max(high, value),
         chosen_among=len(every),
         before_choice=first.expected,
-    )
-
-
-def _place(entry: _Entry, plan: Plan) -> Place:
-    measured, expected = entry.measured, entry.measured.expected
-    low, high = _bounds(measured, plan)
-    return Place(
-        part=entry.part,
-        at=entry.at,
-        epoch=entry.epoch,
-        score=measured.score,
-        low=low,
-        high=high,
-        z=z_score(measured.score, measured.null) if len(measured.null) > 1 else None,
-        expected=None if expected is None else expected.value,
-        expected_low=None if expected is None else expected.low,
-        expected_high=None if expected is None else expected.high,
-        width=entry.width,
-        weights=entry.weights,
-        seconds=entry.seconds,
-        scoring_seconds=entry.scoring_seconds,
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dovetail.core.declared import Column, of_each, table, text
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Figure, Series, Table, Text, View
+from dovetail.core.views import Block, Cell, Figure, Series, Table, View
 
-__all__ = ["LeftOut", "Place", "Ranking"]
+__all__ = ["LeftOut", "Ranked", "Ranking"]
 
 _MOST_ROWS = 60
 """Places shown in a picture; the table has them all."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Ranked:
     """One candidate: its score, what a head on it can be expected to reach, and what it cost.
 
     ``low`` and ``high`` bound the score, ``expected_low`` and ``expected_high`` the expected
@@ -63,10 +64,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking(Record, kind="ranking"):
+class Ranking(
+    Record,
+    kind="ranking",
+    brief="{places!n} candidates for {task!r} by {by}: best {best.name!r}",
+):
     """Candidates for a task, best first.
 
-    >>> place = Place("lenet", "fc2", 0.8, 0.7, 0.9, expected=0.91)
+    >>> place = Ranked("lenet", "fc2", 0.8, 0.7, 0.9, expected=0.91)
     >>> Ranking(task="digits", by="logme", n=500, measure="accuracy", places=(place,))
     Ranking(1 candidates for 'digits' by logme: best 'lenet at fc2')
     """
@@ -75,13 +80,13 @@ class Ranking(Record, kind="ranking"):
     by: str
     n: int
     measure: str
-    places: tuple[Place, ...]
+    places: tuple[Ranked, ...]
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
     confidence: float = 0.9
 
     @property
-    def best(self) -> Place:
+    def best(self) -> Ranked:
         """The first place."""
         return self.places[0]
 
@@ -94,29 +99,14 @@ class Ranking(Record, kind="ranking"):
         epochs = len(self.places) > 1 and all(place.epoch is not None for place in self.places)
         return f"{'Epochs' if epochs else 'Parts'} for {self.task}"
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[Ranked]:
         return iter(self.places)
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, place: int) -> Place:
+    def __getitem__(self, place: int) -> Ranked:
         return self.places[place]
-
-    def __repr__(self) -> str:
-        return (
-            f"Ranking({len(self.places)} candidates for {self.task!r} by {self.by}: "
-            f"best {self.best.name!r})"
-        )
-
-    def view(self) -> View:
-        """The finding, the table, bars with intervals, and curves along layers and epochs."""
-        blocks: list[Block] = [Text(self.summary), self._table(), *self._bars(), *self._curves()]
-        blocks += [Text(note, style="warning") for note in self.notes]
-        if self.left_out:
-            rows = tuple((out.part, out.why) for out in self.left_out)
-            blocks.append(Table(("not ranked", "why"), rows))
-        return tuple(blocks)
 
     @property
     def summary(self) -> str:
@@ -149,7 +139,7 @@ class Ranking(Record, kind="ranking"):
         with_expected = any(place.expected is not None for place in self.places)
         with_cut = any(place.at is not None for place in self.places)
         with_epoch = any(place.epoch is not None for place in self.places)
-        columns: dict[str, Callable[[Place], Cell]] = {"part": lambda p: p.part}
+        columns: dict[str, Callable[[Ranked], Cell]] = {"part": lambda p: p.part}
         if with_cut:
             columns["cut"] = lambda p: p.at or "output"
         if with_epoch:
@@ -170,9 +160,9 @@ class Ranking(Record, kind="ranking"):
         )
         return Table(tuple(columns), rows)
 
-    def _bars(self) -> list[Block]:
+    def _bars(self) -> View:
         if len(self.places) < 2:
-            return []
+            return ()
         shown = self.places[:_MOST_ROWS]
         names = tuple(place.name for place in shown)
         blocks: list[Block] = []
@@ -196,12 +186,12 @@ class Ranking(Record, kind="ranking"):
         )
         if self.by != "expected-accuracy":
             blocks.append(Figure("interval", f"Score: {self.by}", (series,), "", self.by))
-        return blocks
+        return tuple(blocks)
 
-    def _curves(self) -> list[Block]:
+    def _curves(self) -> View:
         """For a network ranked at several points, or over several epochs: a line along them."""
         blocks: list[Block] = []
-        by_part: dict[str, list[Place]] = {}
+        by_part: dict[str, list[Ranked]] = {}
         for place in self.places:
             by_part.setdefault(place.part, []).append(place)
         order = self.settings.get("points", {})
@@ -217,10 +207,10 @@ class Ranking(Record, kind="ranking"):
         if len({p.epoch for p in epochs}) >= 3 and len({p.epoch for p in epochs}) == len(epochs):
             along = tuple(float(p.epoch or 0) for p in epochs)
             blocks.append(self._line("Epoch by epoch", along, epochs, "epoch"))
-        return blocks
+        return tuple(blocks)
 
     def _line(
-        self, title: str, x: tuple[float | str, ...], places: Sequence[Place], label: str
+        self, title: str, x: tuple[float | str, ...], places: Sequence[Ranked], label: str
     ) -> Figure:
         if all(p.expected is not None for p in places):
             values = tuple(p.plain for p in places)
@@ -232,14 +222,23 @@ class Ranking(Record, kind="ranking"):
             low, high = (), ()
         return Figure("line", title, (Series(name, x, values, low, high),), label, name, spec)
 
+    shows = (
+        text("{summary}"),
+        _table,
+        _bars,
+        _curves,
+        of_each("notes", text("{}", "warning")),
+        table("left_out", Column("not ranked", "part"), Column("why")),
+    )
 
-def _interval(place: Place) -> str:
+
+def _interval(place: Ranked) -> str:
     if place.low is None or place.high is None:
         return ""
     return f"{place.low:.4g} to {place.high:.4g}"
 
 
-def _expected(place: Place) -> str | None:
+def _expected(place: Ranked) -> str | None:
     if place.expected is None:
         return None
     if place.expected_low is None or place.expected_high is None:
@@ -260,7 +259,7 @@ def _number(value: float | None) -> float:
     return 0.0 if value is None else value
 
 
-def _in_order(places: Sequence[Place], points: Sequence[str] | None) -> list[Place]:
+def _in_order(places: Sequence[Ranked], points: Sequence[str] | None) -> list[Ranked]:
     """By the place of their cut along the network, where that is known."""
     if points is None:
         return list(places)

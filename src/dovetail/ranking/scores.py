@@ -1,7 +1,7 @@
 """Every score by name, and one function that computes any of them.
 
 Higher is better, always.  Scores that are functions of mergeable sums come from
-:class:`~dovetail.ranking.statistics.PairStatistics`; the others have a file each.
+:class:`~dovetail.ranking.statistics.PairStatistics`, the others from functions of rows and labels.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from torch import Tensor
 
 from dovetail.core.activations import kernel_range
 from dovetail.core.errors import SettingsError, TaskError, nearest
-from dovetail.ranking.baselines.blocked import cts, cts_neo
-from dovetail.ranking.baselines.neighbours import knn
-from dovetail.ranking.baselines.nleep import nleep
-from dovetail.ranking.baselines.parc import parc
-from dovetail.ranking.baselines.rates import transrate, transrate_scaled
-from dovetail.ranking.baselines.ridge_loo import refuse_many_classes, ridge_loo
-from dovetail.ranking.baselines.source_probabilities import leep, nce
+from dovetail.ranking.cts import cts, cts_neo
+from dovetail.ranking.distances import knn, parc
+from dovetail.ranking.expected import expected_accuracy
+from dovetail.ranking.heads import ridge_loo
 from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
+from dovetail.ranking.leep import leep, nce, nleep
+from dovetail.ranking.logme import logme
 from dovetail.ranking.ntk import kernel_alignment, kernel_loo
+from dovetail.ranking.scores_from_sums import ALIASES
 from dovetail.ranking.statistics import PairStatistics
-from dovetail.ranking.sums.from_sums import ALIASES
-from dovetail.ranking.sums.logme_alone import logme
+from dovetail.ranking.transrate import transrate, transrate_scaled
 
 __all__ = [
     "ALIASES",
@@ -74,153 +73,101 @@ class Score:
         name: As in ``by=``.
         words: What it measures, in a clause.
         fits: Kinds of targets: ``"classes"``, ``"multilabel"``, ``"regression"``, ``"pairs"``.
-        from_sums: Whether :class:`PairStatistics` gives it, hence merged, streamed and exact.
-        per_class: Whether those sums must keep a second moment a class.
+        function: What computes it, when it is not from sums.
+        per_class: Whether its sums must keep a second moment a class.
         needs_probs: Whether it needs the source network's probabilities.
         needs_network: Whether it is of the whole network, not of its features: ``function`` then
             takes the rows of its tangent kernel ``[n, n]``.
-        function: What computes it, when it is not from sums.
     """
 
     name: str
     words: str
     fits: frozenset[str]
-    from_sums: bool
+    function: Function | None = None
     per_class: bool = False
     needs_probs: bool = False
     needs_network: bool = False
-    function: Function | None = None
+
+    @property
+    def from_sums(self) -> bool:
+        """Whether :class:`PairStatistics` gives it, hence merged, streamed and exact."""
+        return self.function is None
 
 
-def _ridge(rows: Tensor, targets: Tensor, **_: Any) -> float:
-    return ridge_loo(rows, targets)
-
-
-def _expected(rows: Tensor, targets: Tensor, **_: Any) -> float:
-    from dovetail.ranking.expected import expected_accuracy
-
-    if not targets.is_floating_point():
-        refuse_many_classes(targets)
-    return float(expected_accuracy(rows, targets).value)
-
-
-def _plain(function: Callable[[Tensor, Tensor], float]) -> Function:
-    return lambda rows, targets, **_: function(rows, targets)
+def _plain(function: Callable[..., float], *more: Any) -> Function:
+    """Of rows and targets alone, and of what never changes."""
+    return lambda rows, targets, **_: function(rows, targets, *more)
 
 
 def _of_probs(function: Callable[[Any, Any], float]) -> Function:
     return lambda rows, targets, *, source_probs, **_: function(source_probs, targets)
 
 
+def _of_pairs(function: Callable[..., Any]) -> Function:
+    return lambda rows, targets, *, activation, seed, **_: float(
+        function(rows, targets, activation, seed=seed).value
+    )
+
+
+def _nleep(rows: Tensor, targets: Tensor, *, seed: int, **_: Any) -> float:
+    return nleep(rows, targets, seed=seed)
+
+
+def _expected(rows: Tensor, targets: Tensor, **_: Any) -> float:
+    return expected_accuracy(rows, targets).value
+
+
 _CLASSES = frozenset({"classes"})
 _NUMBERS = frozenset({"classes", "multilabel", "regression"})
 _PAIRS = frozenset({"classes", "pairs"})
 
+_NLEEP = "log-likelihood of labels through clusters of features"
+_LEEP = "log-likelihood of labels through the source's classes"
+_NCE = "minus the entropy of labels given the source's decision"
 _TABLE = (
-    Score("al", "alignment of the kernel with the labels'", _PAIRS, True),
-    Score("utal", "the same over pairs i < j", _PAIRS, True),
-    Score("nmse", "minus the squared error of the kernel", _PAIRS, True),
-    Score(
-        "cts",
-        "share of pairs of one class in the sum of exp k",
-        _PAIRS,
-        False,
-        function=lambda rows, targets, *, activation, seed, **_: (
-            cts(rows, targets, activation, seed=seed).value
-        ),
-    ),
-    Score("al-neo", "alignment over pairs of two classes", _PAIRS, True, per_class=True),
-    Score("utal-neo", "the same over pairs i < j, hence equal", _PAIRS, True, per_class=True),
-    Score("nmse-neo", "minus the squared excess of the kernel", _PAIRS, True, per_class=True),
-    Score(
-        "cts-neo",
-        "minus the mean exp k of pairs of two classes",
-        _PAIRS,
-        False,
-        function=lambda rows, targets, *, activation, seed, **_: (
-            cts_neo(rows, targets, activation, seed=seed).value
-        ),
-    ),
-    Score("centred-al", "alignment of centred kernels (linear CKA)", _NUMBERS, True),
-    Score("centred-al-unit", "the same on features of unit length", _NUMBERS, True),
-    Score("logme", "evidence of a Bayesian linear head", _NUMBERS, True),
-    Score("hscore", "between-class over total covariance", _CLASSES, True),
-    Score("hscore-lw", "the same, covariance shrunk", _CLASSES, True),
-    Score("gbc", "minus the overlap of class Gaussians", _CLASSES, True),
-    Score("gbc-spherical", "the same, one variance a class", _CLASSES, True),
-    Score(
-        "leep",
-        "log-likelihood of labels through the source's classes",
-        _CLASSES,
-        False,
-        needs_probs=True,
-        function=_of_probs(leep),
-    ),
-    Score(
-        "nce",
-        "minus the entropy of labels given the source's decision",
-        _CLASSES,
-        False,
-        needs_probs=True,
-        function=_of_probs(nce),
-    ),
-    Score(
-        "nleep",
-        "log-likelihood of labels through clusters of features",
-        _CLASSES,
-        False,
-        function=lambda rows, targets, *, seed, **_: nleep(rows, targets, seed=seed),
-    ),
-    Score(
-        "transrate", "coding rate less that of classes", _CLASSES, False, function=_plain(transrate)
-    ),
+    Score("al", "alignment of the kernel with the labels'", _PAIRS),
+    Score("utal", "the same over pairs i < j", _PAIRS),
+    Score("nmse", "minus the squared error of the kernel", _PAIRS),
+    Score("cts", "share of pairs of one class in the sum of exp k", _PAIRS, _of_pairs(cts)),
+    Score("al-neo", "alignment over pairs of two classes", _PAIRS, per_class=True),
+    Score("utal-neo", "the same over pairs i < j, hence equal", _PAIRS, per_class=True),
+    Score("nmse-neo", "minus the squared excess of the kernel", _PAIRS, per_class=True),
+    Score("cts-neo", "minus the mean exp k of pairs of two classes", _PAIRS, _of_pairs(cts_neo)),
+    Score("centred-al", "alignment of centred kernels (linear CKA)", _NUMBERS),
+    Score("centred-al-unit", "the same on features of unit length", _NUMBERS),
+    Score("logme", "evidence of a Bayesian linear head", _NUMBERS),
+    Score("hscore", "between-class over total covariance", _CLASSES),
+    Score("hscore-lw", "the same, covariance shrunk", _CLASSES),
+    Score("gbc", "minus the overlap of class Gaussians", _CLASSES),
+    Score("gbc-spherical", "the same, one variance a class", _CLASSES),
+    Score("leep", _LEEP, _CLASSES, _of_probs(leep), needs_probs=True),
+    Score("nce", _NCE, _CLASSES, _of_probs(nce), needs_probs=True),
+    Score("nleep", _NLEEP, _CLASSES, _nleep),
+    Score("transrate", "coding rate less that of classes", _CLASSES, _plain(transrate)),
     Score(
         "transrate-scaled",
         "the same at unit scale, classes weighted",
         _CLASSES,
-        False,
-        function=_plain(transrate_scaled),
+        _plain(transrate_scaled),
     ),
-    Score(
-        "parc", "rank correlation of distances and labels", _CLASSES, False, function=_plain(parc)
-    ),
-    Score(
-        "knn-1",
-        "leave-one-out accuracy of the nearest neighbour",
-        _CLASSES,
-        False,
-        function=lambda rows, targets, **_: knn(rows, targets, 1),
-    ),
-    Score(
-        "knn-3",
-        "leave-one-out accuracy of three neighbours",
-        _CLASSES,
-        False,
-        function=lambda rows, targets, **_: knn(rows, targets, 3),
-    ),
-    Score("ridge-loo", "leave-one-out accuracy of a ridge head", _NUMBERS, False, function=_ridge),
-    Score(
-        "expected-accuracy",
-        "accuracy to expect of a ridge head",
-        _NUMBERS,
-        False,
-        function=_expected,
-    ),
+    Score("parc", "rank correlation of distances and labels", _CLASSES, _plain(parc)),
+    Score("knn-1", "leave-one-out accuracy of the nearest neighbour", _CLASSES, _plain(knn, 1)),
+    Score("knn-3", "leave-one-out accuracy of three neighbours", _CLASSES, _plain(knn, 3)),
+    Score("ridge-loo", "leave-one-out accuracy of a ridge head", _NUMBERS, _plain(ridge_loo)),
+    Score("expected-accuracy", "accuracy to expect of a ridge head", _NUMBERS, _expected),
     Score(
         "ntk-centred-al",
         "alignment of the centred tangent kernel",
         _NUMBERS,
-        False,
+        _plain(kernel_alignment),
         needs_network=True,
-        function=_plain(kernel_alignment),
     ),
     Score(
         "ntk-loo",
         "leave-one-out accuracy of the linearised network",
         _NUMBERS,
-        False,
+        _plain(kernel_loo),
         needs_network=True,
-        function=_plain(kernel_loo),
     ),
 )
 

@@ -11,7 +11,7 @@ from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Text, View
 from dovetail.ranking.candidates import Parts
 from dovetail.ranking.ranker import rank
-from dovetail.ranking.records import Place, Ranking
+from dovetail.ranking.records import Ranked, Ranking
 from dovetail.ranking.scores import needs_network
 from dovetail.tasks.task import Task
 
@@ -41,7 +41,7 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankingOver(Record, kind="ranking-over"):
+class RankingOver(Record, kind="ranking-over", title="One part for {tasks!l}"):
     """Candidates by what they give on average over several tasks, best first.
 
     >>> both = Served("lenet", None, 3, (0.9, 0.8), 0.85, 0.0)
@@ -59,11 +59,6 @@ class RankingOver(Record, kind="ranking-over"):
     def best(self) -> Served:
         """The candidate that serves all tasks best."""
         return self.places[0]
-
-    @property
-    def title(self) -> str:
-        """What was ranked for what."""
-        return f"One part for {', '.join(self.tasks)}"
 
     def view(self) -> View:
         """The finding, a table, a map of candidates and tasks, and curves along epochs."""
@@ -120,7 +115,7 @@ def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> Ran
     while the source accuracy still rises.  ``options`` are those of :func:`rank`.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> from dovetail.tasks.derive import only_classes
     >>> digits = load_task("digits")
     >>> halves = [only_classes(digits, classes) for classes in ("01234", "56789")]
@@ -160,5 +155,5 @@ def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> Ran
     )
 
 
-def _value(place: Place, expected: bool) -> float:
+def _value(place: Ranked, expected: bool) -> float:
     return float(place.plain if expected and place.plain is not None else place.score)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,12 +12,10 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError
-from dovetail.ranking.sums.all_sums import Sums
-from dovetail.ranking.sums.class_sums import ClassSums
-from dovetail.ranking.sums.folding import class_gaussians, fold
-from dovetail.ranking.sums.from_sums import ScoresFromSums, known_kind
-from dovetail.ranking.sums.rows_given import as_rows, as_targets, lengths_of
-from dovetail.ranking.sums.rows_kept import KeptRows
+from dovetail.ranking.folding import class_gaussians, fold
+from dovetail.ranking.inputs import float_rows, lengths_of, plain_targets
+from dovetail.ranking.scores_from_sums import ScoresFromSums, known_kind
+from dovetail.ranking.sums import Sums
 
 __all__ = ["PairStatistics"]
 
@@ -67,7 +66,7 @@ class PairStatistics:
         self.range = kernel_range(activation)
         self.activation, self.per_class = activation, bool(per_class)
         self._sums: Sums | None = None
-        self._kept = KeptRows()
+        self._kept = _KeptRows()
 
     @property
     def n(self) -> int:
@@ -82,8 +81,8 @@ class PairStatistics:
         (-4, 9)
         """
         seen = self._kept.labels()
-        if self._sums is not None and isinstance(self._sums.targets, ClassSums):
-            seen = torch.cat([seen, self._sums.targets.ids])
+        if self._sums is not None and self._sums.classes is not None:
+            seen = torch.cat([seen, self._sums.classes.ids])
         return tuple(torch.unique(seen).tolist())
 
     def update(self, features: Any, targets: Any) -> PairStatistics:
@@ -93,8 +92,8 @@ class PairStatistics:
             features: A tensor, an array or nested lists, as the activation left them.
             targets: Integers ``[n]``, or numbers ``[n]`` or ``[n, k]``.
         """
-        rows = as_rows(features)
-        values = as_targets(targets, len(rows))
+        rows = float_rows(features)
+        values = plain_targets(targets, len(rows))
         if not len(rows):
             return self
         self._refuse_other_kind(rows.shape[1], values)
@@ -145,11 +144,11 @@ class PairStatistics:
         if mine.n == theirs.n:
             self._sums = None
         else:
-            mine.absorb(theirs, -1)
+            mine.merge(theirs, -1)
         return self
 
     def score(self, kind: str) -> float:
-        """One score, by name; see :data:`~dovetail.ranking.sums.from_sums.KINDS`."""
+        """One score, by name; see :data:`~dovetail.ranking.scores_from_sums.KINDS`."""
         return self.scores([kind])[kind]
 
     def scores(self, kinds: Iterable[str]) -> dict[str, float]:
@@ -161,7 +160,15 @@ class PairStatistics:
         named = {kind: known_kind(kind) for kind in kinds}
         if not self.n:
             raise TaskError("there are no rows to score; update with some first")
-        made = self._scores()
+        width, _ = self._kind()
+        if self._sums is None and self.n < width:
+            rows, targets = self._kept.all()
+            # Lengths and angles are the same in the n coordinates of the rows' own span.
+            turned = torch.linalg.qr(rows.T, mode="r").R.T
+            sums = fold(turned, targets, per_class=self.per_class, mergeable=False)
+            made = ScoresFromSums(sums, self.range, width, lambda: class_gaussians(rows, targets))
+        else:
+            made = ScoresFromSums(self._whole(keep=True), self.range, width)
         return {kind: float(made.value(name)) for kind, name in named.items()}
 
     def state(self) -> dict[str, Tensor]:
@@ -207,22 +214,6 @@ class PairStatistics:
         what = f"{len(self.classes)} classes" if columns is None else f"{columns} numbers"
         return f"PairStatistics({self.activation!r}, {self.n} rows of {width} features, {what})"
 
-    def _scores(self) -> ScoresFromSums:
-        width, _ = self._kind()
-        if self._sums is None and self.n < width:
-            rows, targets = self._kept.all()
-            # Lengths and angles are the same in the n coordinates of the rows' own span.
-            turned = torch.linalg.qr(rows.T, mode="r").R.T
-            sums = fold(turned, targets, per_class=self.per_class, mergeable=False)
-            return ScoresFromSums(sums, self.range, width, lambda: class_gaussians(rows, targets))
-        sums = self._whole(keep=True)
-
-        def gaussians() -> tuple[Tensor, Tensor]:
-            assert isinstance(sums.targets, ClassSums)
-            return sums.targets.raw_mean, sums.targets.raw_square
-
-        return ScoresFromSums(sums, self.range, width, gaussians)
-
     def _whole(self, *, keep: bool = False) -> Sums:
         """The sums of all rows, those kept included; with ``keep`` from now on as sums."""
         if len(self._kept):
@@ -239,7 +230,7 @@ class PairStatistics:
         if self._sums is None:
             self._sums = piece
         else:
-            self._sums.absorb(piece)
+            self._sums.merge(piece)
 
     def _fold_if_many(self) -> None:
         if len(self._kept) and len(self._kept) >= self._most_kept(self._kind()[0]):
@@ -252,9 +243,7 @@ class PairStatistics:
     def _kind(self) -> tuple[int, int | None]:
         """How many features, and how many numbers a target has; None for classes."""
         if self._sums is not None:
-            targets = self._sums.targets
-            columns = None if isinstance(targets, ClassSums) else len(targets.mean)
-            return self._sums.width, columns
+            return self._sums.raw.d, self._sums.raw.k if self._sums.classes is None else None
         rows, values = self._kept.all()
         return rows.shape[1], values.shape[1] if values.ndim == 2 else None
 
@@ -271,3 +260,70 @@ class PairStatistics:
         if self.n and given != self._kind():
             what = "integer labels" if given[1] is None else f"{given[1]} numbers a row"
             raise TaskError(f"{width} features with {what} cannot be added to {self}")
+
+
+class _KeptRows:
+    """Rows ``float64 [n, d]`` as they are, while they are fewer than features.
+
+    With them their labels ``int64 [n]``, or numbers ``float64 [n, k]``.
+
+    >>> kept = _KeptRows()
+    >>> kept.add(torch.eye(2).double(), torch.tensor([0, 1]))
+    >>> len(kept), kept.labels()
+    (2, tensor([0, 1]))
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Tensor, Tensor]] = []
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows, _ in self._pieces)
+
+    def add(self, rows: Tensor, targets: Tensor) -> None:
+        """Keep copies of more rows."""
+        self._pieces.append((rows.clone(), targets.clone()))
+
+    def extend(self, other: _KeptRows) -> None:
+        """Keep the rows of another too."""
+        self._pieces += other._pieces
+
+    def all(self) -> tuple[Tensor, Tensor]:
+        """Every row and target, in the order they came; at least one."""
+        if len(self._pieces) > 1:
+            rows, targets = zip(*self._pieces, strict=True)
+            self._pieces = [(torch.cat(rows), torch.cat(targets))]
+        return self._pieces[0]
+
+    def labels(self) -> Tensor:
+        """The labels of all rows ``[n]``; none where targets are numbers."""
+        found = [targets for _, targets in self._pieces if not targets.is_floating_point()]
+        return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self._pieces = []
+
+    def remove(self, other: _KeptRows) -> None:
+        """Forget the rows of another; each must be here, to the last bit."""
+        gone = Counter(other._names())
+        stays = []
+        for name in self._names():
+            stays.append(not gone[name])
+            if gone[name]:
+                gone[name] -= 1
+        missing = sum(gone.values())
+        if missing:
+            raise TaskError(
+                f"{missing} of the {len(other)} rows to take away are not among the {len(self)} "
+                "kept: only what was added before can be taken away"
+            )
+        rows, targets = self.all()
+        mask = torch.tensor(stays)
+        self._pieces = [(rows[mask], targets[mask])] if mask.any() else []
+
+    def _names(self) -> list[bytes]:
+        return [
+            row.tobytes() + target.tobytes()
+            for rows, targets in self._pieces
+            for row, target in zip(rows.numpy(), targets.numpy(), strict=True)
+        ]

@@ -13,20 +13,16 @@ tasks with any classes get vectors of one length, and can be compared as long as
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacrev, vmap
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
 from dovetail.core.seeds import generator
+from dovetail.linalg.jacobian import Parametrised, sample_jacobians
 from dovetail.measure.features import pooled
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare, refuse_other_inputs
-from dovetail.parts.modes import evaluating
+from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.task import Split, Task
 
@@ -71,8 +67,7 @@ def task_embedding(
         raise TaskError(f"{task.name!r} is of kind {task.kind!r}; Task2Vec needs classes")
     if limit < 2:
         raise SettingsError(f"limit must be at least 2, got {limit}")
-    weights = {name: p for name, p in part.module.named_parameters() if p.ndim >= 2}
-    if not weights:
+    if not any(p.ndim >= 2 for p in part.module.parameters()):
         raise ContractError(f"{part.described!r} has no filters; take a part with layers to train")
     refuse_other_inputs(task, part.contract)
     inputs, targets = task.subset(split)
@@ -84,7 +79,7 @@ def task_embedding(
         raise TaskError(f"{task.name!r} shows one class only among the examples; two are needed")
     head = _logistic_head(rows.double(), targets, len(task.classes))
     try:
-        return _fisher(part, weights, head, inputs, draw)
+        return _fisher(part, head, inputs, draw)
     except RuntimeError as error:  # per-example gradients ask more of a network than running it
         raise ContractError(
             f"torch cannot give the gradients of {part.described!r} example by example: "
@@ -147,52 +142,38 @@ def _logistic_head(rows: Tensor, targets: Tensor, classes: int) -> Head:
     return scaled, bias.detach() - mean @ scaled
 
 
-def _fisher(
-    part: Part, weights: dict[str, nn.Parameter], head: Head, inputs: Tensor, draw: torch.Generator
-) -> Tensor:
+def _fisher(part: Part, head: Head, inputs: Tensor, draw: torch.Generator) -> Tensor:
     """The diagonal, averaged over each filter, in blocks of examples."""
-    classes = len(head[1])
-    exact = classes <= EXACT_CLASSES
-    log_probs = _log_probs(part, head)
-    held = sum(p.numel() for p in weights.values()) * (classes if exact else 1)
-    block = max(1, min(256, _NUMBERS // held))
-    values = {name: p.detach() for name, p in weights.items()}
-    total = [torch.zeros(len(p), dtype=torch.float64) for p in values.values()]
-    with evaluating(part.module):
+    probe = Parametrised(part.module, (), lambda _, tensor: tensor.ndim >= 2)
+    # softmax of what the probe gives in its own precision; the head is fitted in float64
+    weight, bias = (tensor.to(part.device) for tensor in head)
+
+    def log_probs(theta: dict[str, Tensor], x: Tensor) -> Tensor:
+        """``[n, C]``, as a function of the weights."""
+        rows = pooled(probe(theta, x), "average")
+        return F.log_softmax(rows @ weight.to(rows.dtype) + bias.to(rows.dtype), 1)
+
+    exact = len(bias) <= EXACT_CLASSES
+    block = max(1, min(256, _NUMBERS // (probe.size * (len(bias) if exact else 1))))
+    total = [torch.zeros(len(p), dtype=torch.float64) for p in probe.theta.values()]
+    with torch.no_grad():
         for start in range(0, len(inputs), block):
             x = prepare(inputs[start : start + block], part.contract).to(part.device)
-            probs = vmap(log_probs, (None, 0))(values, x).exp()
+            probs = log_probs(probe.theta, x).exp()
             if exact:
-                slopes = vmap(jacrev(log_probs), (None, 0))(values, x)
+                slopes = sample_jacobians(
+                    lambda theta, one: log_probs(theta, one[None])[0], probe.theta, x
+                )
             else:
                 drawn = torch.multinomial(probs.double().cpu(), 1, generator=draw)[:, 0]
-                slopes = vmap(grad(_of_label(log_probs)), (None, 0, 0))(
-                    values, x, drawn.to(x.device)
+                slopes = sample_jacobians(
+                    lambda theta, one, label: log_probs(theta, one[None])[0].gather(0, label[None]),
+                    probe.theta,
+                    x,
+                    drawn.to(x.device),
                 )
-                slopes = {name: slope[:, None] for name, slope in slopes.items()}
                 probs = torch.ones_like(probs[:, :1])
             for sums, slope in zip(total, slopes.values(), strict=True):
                 squares = slope.square().flatten(3).mean(3).double()  # [b, labels, filters]
                 sums += torch.einsum("bc,bcf->f", probs.double(), squares).cpu()
     return torch.cat(total) / len(inputs)
-
-
-def _log_probs(part: Part, head: Head) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
-    """The model's log-probabilities ``[C]`` of one example, as a function of the weights."""
-    buffers = dict(part.module.named_buffers())
-    others = {n: p.detach() for n, p in part.module.named_parameters() if p.ndim < 2}
-    # softmax of what the probe gives in its own precision; the head is fitted in float64
-    weight, bias = (tensor.to(part.device) for tensor in head)
-
-    def of_one(values: dict[str, Tensor], x: Tensor) -> Tensor:
-        output: Any = functional_call(part.module, {**buffers, **others, **values}, (x[None],))
-        row = pooled(output, "average")[0]
-        return F.log_softmax(row @ weight.to(row.dtype) + bias.to(row.dtype), 0)
-
-    return of_one
-
-
-def _of_label(
-    log_probs: Callable[[dict[str, Tensor], Tensor], Tensor],
-) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    return lambda values, x, label: log_probs(values, x).gather(0, label[None])[0]

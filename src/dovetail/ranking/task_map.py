@@ -25,9 +25,10 @@ from typing import Literal
 
 from scipy import stats
 
+from dovetail.core.declared import Shown, heatmap, text, when
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Text, View
+from dovetail.core.views import Block, Cell, Figure, Series, Table, View
 
 __all__ = ["Agreement", "Role", "TaskMap", "task_map"]
 
@@ -37,6 +38,10 @@ _Pair = tuple[float | None, float | None]
 Transfers = Mapping[str, Mapping[str, float]]
 
 _NOISE = 1e-12  # relative to the largest; values closer than this are one value
+
+
+def _matrix(title: str, cells: str) -> Shown:
+    return heatmap(title, "sources", "targets", cells, "source", "target", ".3g")
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,12 @@ _UNKNOWN = Agreement("", "target", 0, None, None, None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskMap(Record, kind="task-map"):
+class TaskMap(
+    Record,
+    kind="task-map",
+    title="A map of {tasks!n} tasks by {by}",
+    brief="{sources!n} sources, {targets!n} targets, by {by}",
+):
     """Estimated and true transfer from sources (rows) to targets (columns); higher is better.
 
     ``None`` marks what was not measured; ``true`` is empty when nothing is known of the truth.
@@ -83,14 +93,6 @@ class TaskMap(Record, kind="task-map"):
         shapes = [[len(row) for row in cells] for cells in (self.estimated, self.true)]
         if shapes[0] != shape or (self.true and shapes[1] != shape):
             raise ValueError("a task map needs a row for each source, a cell for each target")
-
-    def __repr__(self) -> str:
-        return f"TaskMap({len(self.sources)} sources, {len(self.targets)} targets, by {self.by})"
-
-    @property
-    def title(self) -> str:
-        """What is mapped."""
-        return f"A map of {len(self.tasks)} tasks by {self.by}"
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -162,17 +164,6 @@ class TaskMap(Record, kind="task-map"):
             regret,
         )
 
-    def view(self) -> View:
-        """The finding, both matrices, how well they agree, and a map around each task."""
-        blocks: list[Block] = [Text(self.summary)]
-        blocks.append(self._matrix(f"Estimated: {self.by}", self.estimated))
-        if self.true:
-            blocks += [self._matrix(f"True: {self.measure}", self.true), self._agreements()]
-        for task in dict.fromkeys(self.focus) or self.tasks:
-            for role in self.roles(task):
-                blocks += self._detail(task, role)
-        return tuple(blocks)
-
     @property
     def summary(self) -> str:
         """The finding in a few sentences."""
@@ -190,9 +181,6 @@ class TaskMap(Record, kind="task-map"):
                 f"taking the source it prefers costs {_mean(regrets):.2g} of {self.measure}."
             )
         return " ".join(words)
-
-    def _matrix(self, title: str, cells: Cells) -> Heatmap:
-        return Heatmap(title, self.sources, self.targets, cells, "source", "target", ".3g")
 
     def _agreements(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
@@ -239,6 +227,19 @@ class TaskMap(Record, kind="task-map"):
             formats = ("", ".4g", "", ".4g", "")[:keep]
             blocks.append(Table(columns[:keep], table, formats, f"{task} as {role}"))
         return blocks
+
+    def _details(self) -> View:
+        """A map around each task, in each of its roles."""
+        tasks = dict.fromkeys(self.focus) or self.tasks
+        around = (self._detail(task, role) for task in tasks for role in self.roles(task))
+        return tuple(block for detail in around for block in detail)
+
+    shows = (
+        text("{summary}"),
+        _matrix("Estimated: {by}", "estimated"),
+        when("true", _matrix("True: {measure}", "true"), _agreements),
+        _details,
+    )
 
 
 def task_map(

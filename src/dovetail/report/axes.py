@@ -1,4 +1,4 @@
-"""The frame of a figure: where the plot lies, its two axes and its grid."""
+"""The frame of a figure: where the plot lies, its two axes and its grid; and what is drawn."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.core.views import Figure
-from dovetail.report.cells import place_name
 from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
-from dovetail.report.text import clip_apart, show_ticks, text_width
+from dovetail.report.text import clip_apart, place_name, show_ticks, text_width
 
-__all__ = ["HALF", "NARROW", "WIDTH", "Frame", "lay_out", "value_axis"]
+__all__ = [
+    "HALF",
+    "NARROW",
+    "WIDTH",
+    "Frame",
+    "Plot",
+    "lay_out",
+    "value_axis",
+]
 
 WIDTH = 800.0
 """Of every figure: the width of the page's column."""
@@ -227,3 +234,25 @@ def _places(figure: Figure) -> tuple[str, ...]:
     finite = sorted({float(x) for x in values if math.isfinite(float(x))})
     rest = [x for x in values if not math.isfinite(float(x))]
     return tuple(dict.fromkeys(place_name(x) for x in [*finite, *rest]))
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Axes and names as ``frame``, one group of marks a series, and where the drawing ends.
+
+    ``lost`` counts the values that have no place in the plot for the reason ``why``.
+
+    >>> Plot("", (), 100.0).lost
+    0
+    """
+
+    frame: str
+    series: tuple[str, ...]
+    foot: float
+    lost: int = 0
+    why: str = "not finite"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no series shows anything."""
+        return all('data-points="[]"' in group for group in self.series)

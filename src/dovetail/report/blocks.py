@@ -7,10 +7,9 @@ from itertools import groupby
 
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text, View
 from dovetail.report.axes import HALF, NARROW, WIDTH
-from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
-from dovetail.report.text import escape
+from dovetail.report.text import escape, is_numeric, show_cell
 
 __all__ = [
     "draw_block",

@@ -12,11 +12,10 @@ from dovetail.core.files import whole_folder, write_whole
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Table, Text
 from dovetail.report.blocks import figure_data
-from dovetail.report.cells import is_numeric, show_cell
 from dovetail.report.export import Drawn, drawings_of
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
-from dovetail.report.text import escape
+from dovetail.report.text import escape, is_numeric, show_cell
 
 __all__ = ["render_markdown", "write_markdown"]
 

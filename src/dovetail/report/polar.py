@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.core.views import Figure
-from dovetail.report.cells import place_name
-from dovetail.report.legend import symbol
-from dovetail.report.marks import series_group
-from dovetail.report.plot import Plot, names_of
+from dovetail.report.axes import Plot
+from dovetail.report.marks import series_group, symbol
 from dovetail.report.scales import Scale, nice_ticks
 from dovetail.report.svg import label, tag
-from dovetail.report.text import show_number, show_ticks, text_width
+from dovetail.report.text import names_of, place_name, show_number, show_ticks, text_width
 
 __all__ = ["Name", "draw_polar", "place_names"]
 

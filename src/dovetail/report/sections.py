@@ -1,25 +1,46 @@
-"""Records as the sections of a report: what every format of it shares.
+"""Records as the sections of a report: what every format of it shares, and how much of it.
 
 A report is made from what a record would store, so a record read back from a file, of a kind
-this process knows or not, looks exactly as it did when it was measured.
+this process knows or not, looks exactly as it did when it was measured.  Records are also read from
+files of others: what a page costs is bounded here, with what is left out said below it.  The record
+itself keeps everything, and the page's JSON has it all.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, islice
 from typing import Any
 
 from dovetail.core.errors import FormatError
 from dovetail.core.records import Record
-from dovetail.core.views import View, read_view, write_view
-from dovetail.core.words import shortened
-from dovetail.report.bounds import LONGEST_TITLE, bounded
+from dovetail.core.views import (
+    Block,
+    Cell,
+    Figure,
+    Heatmap,
+    Series,
+    Table,
+    Text,
+    View,
+    read_view,
+    write_view,
+)
+from dovetail.core.words import numbered, shortened
+from dovetail.report.text import place_name
 
-__all__ = ["Section", "sections"]
+__all__ = [
+    "LONGEST_TITLE",
+    "MOST_CELLS",
+    "MOST_ROWS",
+    "Section",
+    "bounded",
+    "sections",
+]
 
 _MOST_SETTINGS = 500
 _LONGEST_SETTING = 500
@@ -61,7 +82,7 @@ def sections(records: Sequence[Record]) -> list[Section]:
     stored = [_stored(record) for record in records]
     titles = [shortened(str(plain["title"]), LONGEST_TITLE) for plain, _ in stored]
     settings = [_settings(plain["data"].get("settings")) for plain, _ in stored]
-    facts = zip(stored, titles, _asides(titles, settings), _names(titles), settings, strict=True)
+    facts = zip(stored, titles, _asides(titles, settings), _anchors(titles), settings, strict=True)
     return [
         Section(number, title, aside, name, plain, bounded(view), tuple(rows.items()))
         for number, ((plain, view), title, aside, name, rows) in enumerate(facts, start=1)
@@ -128,15 +149,162 @@ def _word(value: object) -> str:
     return "–" if value is None else shortened(str(value), _LONGEST_SETTING)
 
 
-def _names(titles: Sequence[str]) -> list[str]:
+def _anchors(titles: Sequence[str]) -> list[str]:
     """Plain enough for files, no two alike, also where one title ends in another's number."""
-    names: dict[str, None] = {}
-    tried: Counter[str] = Counter()
-    for title in titles:
-        stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "record"
-        name = stem
-        while name in names:
-            tried[stem] += 1
-            name = f"{stem}-{tried[stem] + 1}"
-        names[name] = None
-    return list(names)
+    plain = (re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] for title in titles)
+    return numbered(word or "record" for word in plain)
+
+
+MOST_CELLS = 200_000
+"""Of all tables, maps and figures of a view together."""
+
+MOST_ROWS = 1000
+"""Of a table on a page."""
+
+LONGEST_TITLE = 300
+
+_MOST_BLOCKS = 200
+_MOST_COLUMNS = 200
+_SIDE = 200  # of a heat map whose rows and columns are both many
+_MOST_SERIES = 200
+_MOST_NAMES = 500  # along an axis
+_MOST_POINTS = 50_000  # of a figure; a screen shows fewer
+_LONGEST_TEXT = 20_000
+_LONGEST_CELL = 2000
+_LONGEST_NAME = 100
+
+
+def bounded(view: View, *, most_rows: int = MOST_ROWS) -> View:
+    """The view with long words cut, and no more rows, marks or blocks than can be read.
+
+    >>> table = Table(("n",), tuple((i,) for i in range(5000)))
+    >>> short, note = bounded((table,))
+    >>> len(short.rows), note.text
+    (1000, 'and 4,000 more rows')
+    """
+    shown: list[Block] = []
+    room = MOST_CELLS
+    for place, block in enumerate(view):
+        if place == _MOST_BLOCKS or room <= 0:
+            shown.append(_and_more([(len(view) - place, "blocks of this record")]))
+            break
+        short, lost = _shorten(block, room, most_rows)
+        room -= _cells(short)
+        shown.append(short)
+        if lost:
+            shown.append(_and_more(lost))
+    return tuple(shown)
+
+
+_Lost = list[tuple[int, str]]
+"""What is left out: how many, and of what."""
+
+
+def _shorten(block: Block, room: int, most_rows: int) -> tuple[Block, _Lost]:
+    if isinstance(block, Text):
+        return replace(block, text=shortened(block.text, _LONGEST_TEXT)), []
+    if isinstance(block, Table):
+        return _table(block, room, most_rows)
+    return _heatmap(block) if isinstance(block, Heatmap) else _figure(block)
+
+
+def _table(table: Table, room: int, most_rows: int) -> tuple[Table, _Lost]:
+    columns = min(len(table.columns), _MOST_COLUMNS)
+    rows = min(len(table.rows), most_rows, math.ceil(room / max(columns, 1)))
+    short = Table(
+        _names(table.columns[:columns]),
+        tuple(tuple(_cell(cell) for cell in row[:columns]) for row in table.rows[:rows]),
+        table.formats[:columns],
+        _title(table.caption),
+    )
+    return short, _lost((len(table.rows) - rows, "rows"), (len(table.columns) - columns, "columns"))
+
+
+def _heatmap(heatmap: Heatmap) -> tuple[Heatmap, _Lost]:
+    rows, columns = len(heatmap.rows), len(heatmap.columns)
+    # A long side may be longer where the other is short.
+    tall = min(rows, max(_SIDE, _SIDE * _SIDE // max(columns, 1)))
+    wide = min(columns, _SIDE * _SIDE // max(tall, 1))
+    short = replace(
+        heatmap,
+        title=_title(heatmap.title),
+        rows=_names(heatmap.rows[:tall]),
+        columns=_names(heatmap.columns[:wide]),
+        values=tuple(row[:wide] for row in heatmap.values[:tall]),
+        row_label=_title(heatmap.row_label),
+        column_label=_title(heatmap.column_label),
+    )
+    return short, _lost((rows - tall, "rows"), (columns - wide, "columns"))
+
+
+def _figure(figure: Figure) -> tuple[Figure, _Lost]:
+    series = figure.series[:_MOST_SERIES]
+    lost = [(len(figure.series) - len(series), "series")]
+    if figure.kind in ("bar", "interval", "polar") or any(
+        isinstance(x, str) for one in series for x in one.x
+    ):
+        names = dict.fromkeys(place_name(x) for one in series for x in one.x)
+        known = set(list(names)[:_MOST_NAMES])
+        lost.append((len(names) - len(known), "names"))
+        series = tuple(_of(one, lambda i, x: place_name(x) in known) for one in series)
+    count = sum(len(one.x) for one in series)
+    each = math.ceil(count / _MOST_POINTS)
+    if each > 1:  # spread over the whole, so that a curve keeps its course
+        series = tuple(_of(one, lambda i, x: i % each == 0) for one in series)
+        lost.append((count - sum(len(one.x) for one in series), "points between these"))
+    short = replace(
+        figure,
+        title=_title(figure.title),
+        series=tuple(replace(one, name=_name(one.name), x=_places(one.x)) for one in series),
+        x_label=_title(figure.x_label),
+        y_label=_title(figure.y_label),
+    )
+    return short, _lost(*lost)
+
+
+def _of(series: Series, keeps: Callable[[int, float | str], bool]) -> Series:
+    """Those of a series' points, and of their bounds, that are kept."""
+    kept = [keeps(i, x) for i, x in enumerate(series.x)]
+    if all(kept):
+        return series
+    return replace(
+        series,
+        x=tuple(compress(series.x, kept)),
+        y=tuple(compress(series.y, kept)),
+        low=tuple(compress(series.low, kept)),
+        high=tuple(compress(series.high, kept)),
+    )
+
+
+def _cells(block: Block) -> int:
+    if isinstance(block, Table | Heatmap):
+        return len(block.rows) * len(block.columns)
+    return sum(len(one.x) for one in block.series) if isinstance(block, Figure) else 0
+
+
+def _lost(*counts: tuple[int, str]) -> _Lost:
+    return [(count, of) for count, of in counts if count]
+
+
+def _and_more(lost: _Lost) -> Text:
+    return Text("and " + ", ".join(f"{count:,} more {of}" for count, of in lost), style="note")
+
+
+def _title(words: str) -> str:
+    return shortened(words, LONGEST_TITLE)
+
+
+def _name(words: str) -> str:
+    return shortened(words, _LONGEST_NAME)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_name(name) for name in names)
+
+
+def _places(xs: Iterable[float | str]) -> tuple[float | str, ...]:
+    return tuple(_name(x) if isinstance(x, str) else x for x in xs)
+
+
+def _cell(cell: Cell) -> Cell:
+    return shortened(cell, _LONGEST_CELL) if isinstance(cell, str) else cell

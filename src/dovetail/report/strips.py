@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 from dovetail.core.views import Cell, Figure, Series, Table
-from dovetail.report.cells import place_name
-from dovetail.report.plot import names_of
 from dovetail.report.scales import Scale, span_of
-from dovetail.report.text import show_number
+from dovetail.report.text import names_of, place_name, show_number
 
 __all__ = ["STRIP", "interval_rows", "polar_rows", "strip"]
 

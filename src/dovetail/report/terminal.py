@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
 from dovetail.core.words import harmless, one_line
-from dovetail.report.bounds import MOST_CELLS, bounded
-from dovetail.report.cells import is_numeric, show_cell
-from dovetail.report.text import show_number
+from dovetail.report.sections import MOST_CELLS, bounded
+from dovetail.report.text import is_numeric, show_cell, show_number
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Words and numbers for drawings: escaped, measured, shortened, formatted.
+"""Words, numbers and cells for drawings and tables: escaped, measured, shortened, formatted.
 
 There is no font at hand when an SVG is written, so widths are estimates, on the safe side: those
 of the widest of the common sans-serifs.
@@ -13,7 +13,22 @@ from collections.abc import Sequence
 from html import escape as _escape
 from itertools import pairwise
 
-__all__ = ["clip", "clip_apart", "escape", "show_number", "show_ticks", "text_width", "wrap"]
+from dovetail.core.views import Cell, Figure
+
+__all__ = [
+    "clip",
+    "clip_apart",
+    "escape",
+    "is_number",
+    "is_numeric",
+    "names_of",
+    "place_name",
+    "show_cell",
+    "show_number",
+    "show_ticks",
+    "text_width",
+    "wrap",
+]
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SPEC = re.compile(r"(.?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
@@ -226,3 +241,54 @@ def _advance(character: str) -> float:
     if character in _WIDE:
         return 0.95
     return 0.72 if character.isupper() else 0.63
+
+
+def show_cell(cell: Cell, spec: str = "") -> str:
+    """A cell as a reader sees it; without a specification, as it is.
+
+    >>> show_cell(0.25, ".0%"), show_cell(0.1), show_cell("x"), show_cell(None)
+    ('25%', '0.1', 'x', '–')
+    """
+    if isinstance(cell, str | bool) or (cell is not None and not spec):
+        return str(cell)
+    return show_number(cell, spec)
+
+
+def is_number(cell: Cell) -> bool:
+    """Whether a cell holds a number; stored records spell those that are not finite as words.
+
+    >>> is_number(1.5), is_number("nan"), is_number("1.5"), is_number(True), is_number(None)
+    (True, True, False, False, False)
+    """
+    if isinstance(cell, str):
+        return cell in ("nan", "inf", "-inf")
+    return cell is not None and not isinstance(cell, bool)
+
+
+def is_numeric(cells: Sequence[Cell]) -> bool:
+    """Whether a column holds numbers, and gaps at most.
+
+    >>> is_numeric([1.5, None]), is_numeric(["a", 1]), is_numeric([None])
+    (True, False, False)
+    """
+    known = [cell for cell in cells if cell is not None]
+    return bool(known) and all(is_number(cell) for cell in known)
+
+
+def place_name(x: float | str) -> str:
+    """An x value in words, as the name of a place and for the reader.
+
+    >>> place_name("layer1"), place_name(3.0)
+    ('layer1', '3')
+    """
+    return x if isinstance(x, str) else show_number(float(x))
+
+
+def names_of(figure: Figure) -> tuple[str, ...]:
+    """Every x of a figure as a name, once, in the order they come.
+
+    >>> from dovetail.core.views import Series
+    >>> names_of(Figure("polar", "", (Series("a", ("x", 2.0), (1.0, 1.0)),)))
+    ('x', '2')
+    """
+    return tuple(dict.fromkeys(place_name(x) for series in figure.series for x in series.x))

@@ -11,43 +11,112 @@ different sizes, a head that pools takes them all.
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import nn
 
-from dovetail.core.device import choose_device
-from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, nearest
+from dovetail.core.declared import Column, table, text
+from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
 from dovetail.core.seeds import derived_seed
+from dovetail.core.views import Cell, Figure, Series
+from dovetail.core.words import numbered
 from dovetail.measure.forward import outputs_of
 from dovetail.measure.joined import accuracy
 from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
-from dovetail.parts.contract import Preprocess, shown_shape
+from dovetail.parts.contract import Preprocess, Shape, shown_shape
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
-from dovetail.parts.modes import evaluating
-from dovetail.parts.origin import Origin
-from dovetail.parts.part import Part, as_part
-from dovetail.parts.weights import digest_of
-from dovetail.reuse.device_record import DeviceTraining
+from dovetail.parts.modules import evaluating
+from dovetail.parts.part import Part
+from dovetail.reuse.judging import StageTraining
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.fitting.cuts import At, Network, cut_networks
-from dovetail.train.fitting.group import Auxiliary, Group, Member
-from dovetail.train.fitting.record import OWN, CompatibleFit, Stage
-from dovetail.train.options import LoopOptions, Options
-from dovetail.train.supervision import augmentation, starting_facts, twin
+from dovetail.train.compatible_record import OWN, CompatibleFit, Stage
+from dovetail.train.frame import Course, as_parts
+from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.group_parts import (
+    AUXILIARIES,
+    At,
+    Network,
+    cut_networks,
+    in_space,
+    named_after,
+    why_stuck,
+)
+from dovetail.train.options import LoopOptions
+from dovetail.train.self_supervised import refuse_other_images
 
-__all__ = ["shared_head"]
+__all__ = ["DeviceTraining", "shared_head"]
 
-_WAYS = ("dcc", "rp")
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTraining(
+    StageTraining, kind="device-training", title="One head on {task} for {stage.together}"
+):
+    """Extractors of different architectures that one head was trained with.
+
+    ``accuracy`` is that of each with the head on the validation split, with batch statistics;
+    ``sizes`` counts the weights of each extractor.
+
+    >>> DeviceTraining(
+    ...     task="digits",
+    ...     by=("dcc",),
+    ...     stage=Stage(("phone",), ({"epoch": 1, "loss": 0.5},)),
+    ...     accuracy={"phone": 0.9},
+    ...     sizes={"phone": 900},
+    ...     space="shared/1f",
+    ... )
+    DeviceTraining(one head for phone on digits: validation accuracy 0.900)
+    """
+
+    by: tuple[str, ...]
+    accuracy: dict[str, float]
+    sizes: dict[str, int]
+    space: str
+
+    @property
+    def reached(self) -> tuple[tuple[Cell, ...], ...]:
+        """For each extractor its size, and its accuracy with the head and with the pretext's."""
+        return tuple(
+            (name, self.sizes[name], self.accuracy.get(name), self.final.get(f"{name} rp {OWN}"))
+            for name in self.stage.networks
+        )
+
+    def _curves(self) -> Figure:
+        epochs = tuple(row["epoch"] for row in self.rows)
+        series = tuple(
+            Series(name, epochs, tuple(row.get(f"{name} dcc {OWN}") for row in self.rows))
+            for name in self.stage.networks
+        )
+        title = "Accuracy on validation, with stored statistics"
+        return Figure("line", title, series, "epoch", "")
+
+    shows = (
+        text(
+            "{stage.networks!n} extractors and one head, {rows!n} epochs in {stage.seconds:.1f} s. "
+            "All of them give the space {space}."
+        ),
+        table(
+            "reached",
+            Column("extractor", 0),
+            Column("weights", 1, ","),
+            Column("with the head", 2, ".1%"),
+            Column("pretext", 3, ".1%", when=lambda training: "rp" in training.by),
+            caption="Accuracy on the validation split, with batch statistics",
+        ),
+        _curves,
+    )
+
+    def __repr__(self) -> str:
+        accuracies = self.accuracy.values()
+        reached = f"validation accuracy {fmean(accuracies):.3f}" if accuracies else "trained"
+        return f"DeviceTraining(one head for {self.stage.together} on {self.task}: {reached})"
 
 
 def shared_head(
@@ -89,7 +158,7 @@ def shared_head(
         with the head and batch statistics; ``fit.auxiliaries``; and the record.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> nets = [build("mlp", hidden=(48,)), build("mlp", hidden=(24,), seed=1)]
     >>> digits = load_task("digits")
     >>> fit = shared_head(nets, digits, at="hidden1", channels=16, lr=0.05, epochs=4)
@@ -98,132 +167,103 @@ def shared_head(
     >>> [front.contract.mismatches(fit.heads[0].contract) for front in fit.fronts]
     [[], []]
     """
-    starts = [as_part(model) for model in _listed(models)]
-    chosen, changes, asked = Options(**options), augmentation(augment), pretext_named(pretext)
-    by = _checked(by, starts, task, channels)
-    called = _names(starts, names)
-    device = choose_device(chosen.device)
-    networks = _extractors(starts, task, called, at, channels, preprocess, device, seed)
+    starts = as_parts(models)
+    course = Course("shared-head", task, options, augment=augment, seed=seed)
+    by = _ordered(by, starts, task, channels)
+    called = _device_names(starts, names)
+    networks = _extractors(course, starts, task, called, at, channels, preprocess)
+    shared = _one_head(course, head, networks, task)
+    auxiliaries, question = [Auxiliary("dcc", shared)], pretext_named(pretext)
     if "rp" in by:
         for network in networks:
-            asked.check(tuple(side or 1 for side in network.front.contract.takes[0].shape or ()))
-    shared = _one_head(head, networks, task, device)
-    auxiliaries = [Auxiliary("dcc", shared)]
-    if "rp" in by:
+            refuse_other_images(question, network.front)
         drawn = derived_seed(seed, "auxiliary", "rp")
-        rotating = head_like(shared, asked.answers or asked.outputs, seed=drawn)
-        rotating.module.to(device)
-        auxiliaries.append(Auxiliary("rp", rotating, asked))
-    settings = {
-        "how": "shared-head",
+        asking = head_like(shared, question.answers or question.outputs, seed=drawn)
+        asking.module.to(course.device)
+        auxiliaries.append(Auxiliary("rp", asking, question))
+    course.settings |= {
         "by": list(by),
         "at": [network.at for network in networks],
         "channels": channels,
         "head": None if head is None else head.digest,
-        "pretext": asked.described() if "rp" in by else None,
-        "augment": None if changes is None else str(changes),
-        "seed": seed,
-        "task_fingerprint": task.fingerprint,
+        "pretext": question.described() if "rp" in by else None,
         "start_digests": [start.digest for start in starts],
-        "device": str(device),
-        **chosen.described(),
     }
     group = Group([Member(n.name, n.front, None, task) for n in networks], auxiliaries)
-    rows = group.train_on(
-        chosen,
-        seed=seed,
-        augment=changes,
-        identity={
-            "preprocess": [network.front.contract.preprocess for network in networks],
-            "starts": [starting_facts(start) for start in starts],
-            "given": None if head is None else starting_facts(head),
-            **settings,
-        },
-        label=f"one head for {len(networks)}",
-    )
-    stage = Stage.of(tuple(called), rows, chosen.patience)
-    return _finished(networks, starts, auxiliaries, task, by, stage, settings)
+    rows = group.train_on(course, seed=seed, label=f"one head for {len(networks)}")
+    stage = Stage.of(tuple(called), rows, course.options.patience)
+    return _finished(course, networks, starts, auxiliaries, task, by, stage)
 
 
-def _listed(models: Sequence[Part | nn.Module] | Part | nn.Module) -> Sequence[Part | nn.Module]:
-    if isinstance(models, nn.ModuleList):
-        return list(models)
-    return [models] if isinstance(models, Part | nn.Module) else models
-
-
-def _checked(
+def _ordered(
     by: Sequence[str], starts: Sequence[Part], task: Task, channels: int
 ) -> tuple[str, ...]:
+    """The ways in their usual order; an error for what cannot be."""
     wanted = (by,) if isinstance(by, str) else tuple(by)
     for name in wanted:
-        if name not in _WAYS:
-            raise SettingsError(f"unknown way to share a head {name!r}{nearest(name, _WAYS)}")
+        if name not in AUXILIARIES:
+            raise SettingsError(f"unknown way to share a head {name!r}{nearest(name, AUXILIARIES)}")
     if "dcc" not in wanted:
-        raise SettingsError("the shared head tells the classes apart: by= must have 'dcc'")
+        raise SettingsError(
+            f"the shared head tells the classes apart: {argument('by', ...)} must have 'dcc'"
+        )
     if not starts:
         raise SettingsError("there are no models to share a head")
-    if not isinstance(task, Task):
-        raise SettingsError(f"a task must be a Task, got {type(task).__name__}")
     if task.kind != "classes":
         raise TaskError(f"{task.name!r} is of kind {task.kind!r}; a head is shared for classes")
     if not isinstance(channels, int) or channels < 1:
-        raise SettingsError(f"channels must be a whole number of at least 1, got {channels!r}")
-    return tuple(name for name in _WAYS if name in wanted)
-
-
-def _names(starts: Sequence[Part], names: Sequence[str] | None) -> list[str]:
-    if names is None:
-        found: list[str] = []
-        for start in starts:
-            name, number = start.described, 2
-            while name in found:
-                name, number = f"{start.described}-{number}", number + 1
-            found.append(name)
-        return found
-    given = [names] if isinstance(names, str) else [str(name) for name in names]
-    if len(given) != len(starts) or len(set(given)) < len(given):
         raise SettingsError(
-            f"names= must give each of {len(starts)} models a name of its own, got "
-            f"{', '.join(given)}"
+            f"{argument('channels')} must be a whole number of at least 1, got {channels!r}"
         )
-    return given
+    return tuple(name for name in AUXILIARIES if name in wanted)
+
+
+def _device_names(starts: Sequence[Part], names: Sequence[str] | None) -> list[str]:
+    if names is None:
+        return numbered(start.described for start in starts)
+    own = [names] if isinstance(names, str) else [str(name) for name in names]
+    if len(own) != len(starts) or len(set(own)) < len(own):
+        raise SettingsError(
+            f"{argument('names', ...)} must give each of {len(starts)} models a name of its own, "
+            f"got {', '.join(own)}"
+        )
+    return own
 
 
 def _extractors(
+    course: Course,
     starts: Sequence[Part],
     task: Task,
     names: Sequence[str],
     at: At,
     channels: int,
     preprocess: Preprocess | None,
-    device: torch.device,
-    seed: int,
 ) -> list[Network]:
     """Copies of the models, each cut, with an adapter behind the front."""
     places: Sequence[str | CutPoint | None]
     places = [at] * len(starts) if at is None or isinstance(at, str | CutPoint) else at
     if len(places) != len(starts):
-        raise SettingsError(f"at= names {len(places)} points for {len(starts)} models")
+        raise SettingsError(
+            f"{argument('at', ...)} names {len(places)} points for {len(starts)} models"
+        )
     few = task.inputs[task.indices("train")[:2]]
-    found = []
+    networks = []
     for number, (start, name, place) in enumerate(zip(starts, names, places, strict=True)):
-        whole = twin(start, task, preprocess, device)
-        drawn = derived_seed(seed, "device", number)
+        whole = course.twin(start, task, preprocess)
+        drawn = derived_seed(course.seed, "device", number)
         (network,) = cut_networks([whole], [task], [name], place, channels, drawn)
-        network.front.module.to(device), network.head.module.to(device)
+        network.front.module.to(course.device), network.head.module.to(course.device)
         outputs_of(network.front, few)  # fail before the first epoch
-        found.append(network)
-    return found
+        networks.append(network)
+    return networks
 
 
-def _one_head(
-    given: Part | None, networks: Sequence[Network], task: Task, device: torch.device
-) -> Part:
+def _one_head(course: Course, given: Part | None, networks: Sequence[Network], task: Task) -> Part:
     """The head that all share: it takes what every extractor gives and knows the classes."""
-    first = networks[0]
-    head = first.head
+    head = networks[0].head
     if given is not None:
-        head = given.changed(module=copy.deepcopy(given.module).requires_grad_(True).to(device))
+        head = course.copied(given)
+        head.module.requires_grad_(True)
     ports = [network.front.contract.gives[0] for network in networks]
     shapes = [port.shape or () for port in ports]
     _refuse_other_channels(head, shapes[0])
@@ -243,7 +283,7 @@ def _one_head(
     )
 
 
-def _refuse_other_channels(head: Part, shape: tuple[int | None, ...]) -> None:
+def _refuse_other_channels(head: Part, shape: Shape) -> None:
     takes = head.contract.takes
     if len(takes) != 1:
         raise ContractError(f"a head that takes {len(takes)} tensors cannot be shared")
@@ -251,42 +291,42 @@ def _refuse_other_channels(head: Part, shape: tuple[int | None, ...]) -> None:
     if taken is not None and (len(taken) != len(shape) or taken[0] not in (None, shape[0])):
         raise ContractError(
             f"the head takes {shown_shape(taken)}, the extractors give {shown_shape(shape)}; say "
-            f"channels={taken[0] if taken else 1}, and cut where the tensors are of one kind"
+            f"{argument('channels', taken[0] if taken else 1)}, and cut where the tensors are of "
+            "one kind"
         )
 
 
-def _try(head: Part, name: str, shape: tuple[int | None, ...], classes: Sequence[str]) -> None:
-    x = torch.zeros(2, *(side or 1 for side in shape), device=head.device)
-    try:
-        with evaluating(head.module):
-            output = head(x)
-    except (RuntimeError, ValueError) as error:
+def _try(head: Part, name: str, shape: Shape, classes: Sequence[str]) -> None:
+    """Refuse a head that does not give a number a class for what an extractor gives."""
+    if reason := why_stuck(head, shape):
         raise ContractError(
             f"the extractor of {name!r} gives {shown_shape(shape)}, which the head cannot take "
-            f"({first_line(error)}); cut where the maps have one size, or take a head that pools"
-        ) from None
+            f"({reason}); cut where the maps have one size, or take a head that pools"
+        )
+    with evaluating(head.module):
+        output = head(torch.zeros(2, *(side or 1 for side in shape), device=head.device))
     if output.shape != (2, len(classes)):
         raise ContractError(
             f"the head gives {shown_shape(tuple(output.shape[1:]))} numbers an example for "
-            f"{len(classes)} classes; build it with classes={len(classes)}"
+            f"{len(classes)} classes; build it with {argument('set.classes', len(classes))}"
         )
 
 
 def _finished(
+    course: Course,
     networks: Sequence[Network],
     starts: Sequence[Part],
     auxiliaries: Sequence[Auxiliary],
     task: Task,
     by: tuple[str, ...],
     stage: Stage,
-    settings: dict[str, Any],
 ) -> CompatibleFit:
     """Everything in one space, with where it came from and what it reached."""
-    digests = "".join(digest_of(a.head.module, a.name) for a in auxiliaries)
-    space = f"shared/{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
-    fronts = [_giving(network.front, space) for network in networks]
-    heads = {a.name: _taking(a.head, space) for a in auxiliaries}
-    head, reached = heads["dcc"], {}
+    space = named_after("shared", auxiliaries)
+    fronts = [in_space(network.front, space) for network in networks]
+    heads = {a.name: in_space(a.head, space, takes=True) for a in auxiliaries}
+    head = heads.pop("dcc")
+    reached = {}
     if task.size("validation") > 1:  # one has no statistics of a batch
         reached = {
             network.name: accuracy(front, head, task, "batch", split="validation")
@@ -299,29 +339,20 @@ def _finished(
         accuracy=reached,
         sizes={n.name: sum(p.numel() for p in n.front.module.parameters()) for n in networks},
         space=space,
-        settings=settings,
+        settings=course.settings,
     )
 
-    def origin(parents: tuple[str, ...], found: Iterable[float]) -> Origin:
-        return Origin(
-            how="train",
-            parents=parents,
-            task=task.name,
-            task_fingerprint=task.fingerprint,
-            settings=settings,
-            measured={OWN: fmean(values)} if (values := list(found)) else {},
-        )
+    def traced(part: Part, parents: Sequence[Part], values: Sequence[float]) -> Part:
+        return part.changed(origin=course.origin(parents, {OWN: fmean(values)} if values else {}))
 
     fronts = [
-        front.changed(origin=origin((start.digest,), _those(reached, network.name)))
+        traced(front, [start], [reached[network.name]] if reached else [])
         for front, start, network in zip(fronts, starts, networks, strict=True)
     ]
-    head = head.changed(origin=origin((), reached.values()))
-    solved = [stage.final[f"{n} rp {OWN}"] for n in reached if "rp" in by]
+    head = traced(head, [], list(reached.values()))
     rest = {
-        name: part.changed(origin=origin((), solved))
+        name: traced(part, [], [stage.final[f"{each} {name} {OWN}"] for each in reached])
         for name, part in heads.items()
-        if name != "dcc"
     }
     wholes = [join(front, head, norms="batch").changed(origin=front.origin) for front in fronts]
     return CompatibleFit(
@@ -333,17 +364,3 @@ def _finished(
         (head,),
         rest,
     )
-
-
-def _those(values: dict[str, float], name: str) -> list[float]:
-    return [values[name]] if name in values else []
-
-
-def _giving(front: Part, space: str) -> Part:
-    gives = tuple(replace(port, space=space) for port in front.contract.gives)
-    return front.changed(contract=replace(front.contract, gives=gives))
-
-
-def _taking(head: Part, space: str) -> Part:
-    takes = tuple(replace(port, space=space) for port in head.contract.takes)
-    return head.changed(contract=replace(head.contract, takes=takes))

@@ -12,44 +12,173 @@ while :math:`r` does not move.  So :math:`f'` must go on speaking the language o
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 from torch import Tensor
 
-from dovetail.core.device import choose_device
-from dovetail.core.errors import ContractError, TaskError
-from dovetail.measure.joined import joined, random_batches
-from dovetail.measure.preprocess import prepare
+from dovetail.core.declared import Column, figure, table, text
+from dovetail.core.errors import ContractError, TaskError, argument
+from dovetail.core.records import Record
+from dovetail.core.views import Text, View
+from dovetail.measure.intervals import PairedDifference, paired_difference
+from dovetail.measure.joined import answers, calibrating_batches, joined
 from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
-from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
-from dovetail.reuse.domain_record import DomainAdaptation
+from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
 from dovetail.tasks.augment import Augment
-from dovetail.tasks.task import Task
+from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
-from dovetail.train.loop import run_loop
+from dovetail.train.frame import Course
 from dovetail.train.options import LoopOptions, Options
-from dovetail.train.pretext_answers import (
+from dovetail.train.self_supervised import (
+    SOLVED,
+    PretextTraining,
     chance_of,
+    pretext_step,
     pretext_validation,
     refuse_other_answers,
     refuse_unanswerable,
     without_labels,
 )
-from dovetail.train.supervision import augmentation, labelled_batches, starting_facts
+from dovetail.train.supervision import labelled_batches
 
-__all__ = ["adapt_domain"]
+__all__ = ["DomainAdaptation", "JudgedAdaptation", "Reading", "adapt_domain", "judge_adaptation"]
 
 _STEPS = 1000
 _DEFAULTS: LoopOptions = {"lr": 1e-3, "schedule": "constant", "weight_decay": 0.0}
 """Small steps of one length: the frozen head knows nothing of the classes, and what the pretext
 does not need is kept only by not moving far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
+    """How a front was adapted by a pretext, with what it answered ``before``.
+
+    >>> row = {"epoch": 1, "loss": 0.5, SOLVED: 0.875}
+    >>> facts = {"part": "lenet5", "task": "photos", "pretext": "rotation", "chance": 0.25}
+    >>> DomainAdaptation(rows=(row,), before={SOLVED: 0.5}, **facts)
+    DomainAdaptation(lenet5 to photos by rotation: 1 epochs, solved 0.5 -> 0.875, chance 0.25)
+    """
+
+    before: dict[str, float] = field(default_factory=dict)
+    space: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What was adapted to what."""
+        return f"Adapting {self.part} to {self.task}"
+
+    @property
+    def asked_twice(self) -> bool:
+        """Whether the pretext was validated before and after."""
+        return SOLVED in self.before and SOLVED in self.final
+
+    def view(self) -> View:
+        """As of any training by a pretext, after what changed."""
+        change = (Text(self._change()),) if self.asked_twice else ()
+        trust = "Front and heads say no space, so that they belong together was taken on trust."
+        unsaid = (Text(trust, style="warning"),) if self.space is None else ()
+        return (*change, *super().view(), *unsaid)
+
+    def _change(self) -> str:
+        before, after = self.before[SOLVED], self.final[SOLVED]
+        says = (
+            f"Through the frozen head {before:.1%} of the questions about the new domain were "
+            f"answered rightly before, and {after:.1%} after. "
+        )
+        if before <= self.chance:
+            return says + (
+                "Before, that was no better than guessing: the domain is so far from the source "
+                "that the front may learn to answer in another language than the heads'."
+            )
+        if after <= before:
+            return says + "The pretext gained nothing, so do not expect the classes to."
+        return says + "Whether the classes gained, only labels can tell: reuse.judge_adaptation."
+
+    def __repr__(self) -> str:
+        solved = ""
+        if self.asked_twice:
+            solved = f", solved {self.before[SOLVED]:.4g} -> {self.final[SOLVED]:.4g}"
+        return (
+            f"DomainAdaptation({self.part} to {self.task} by {self.pretext}: {len(self.rows)} "
+            f"epochs{solved}, chance {self.chance:.4g})"
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The accuracy of one front with the head, over all examples and as a mean of the classes'."""
+
+    name: str
+    norms: str
+    accuracy: float
+    class_mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedAdaptation(
+    Record,
+    kind="judged-adaptation",
+    title="Adapted to {task}",
+    brief="{task} {split}: {gain.before:.1%} -> {gain.after:.1%}: {gain.shown}, n {gain.n}",
+):
+    """What adapting brought: readings of source and adapted front, and the gain.
+
+    The gain is over the source network *with the same norms*: new statistics alone often bring
+    most of it, and need no training.
+
+    >>> gain = PairedDifference(n=200, both=150, gained=20, lost=5, low=0.027, high=0.125)
+    >>> readings = tuple(Reading(name, "batch", 0.8, 0.8) for name in ("source", "adapted"))
+    >>> JudgedAdaptation(task="photos", split="test", readings=readings, gain=gain, chance=0.1)
+    JudgedAdaptation(photos test: 77.5% -> 85.0%: +7.5 points [+2.7, +12.5], n 200)
+    """
+
+    task: str
+    split: str
+    readings: tuple[Reading, ...]
+    gain: PairedDifference
+    chance: float
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """The readings by name and norms, such as ``"source, batch norms"``."""
+        return {f"{r.name}, {r.norms} norms": r.accuracy for r in self.readings}
+
+    @property
+    def summary(self) -> str:
+        """The finding in a sentence, from the numbers."""
+        sure = verdict(
+            self.gain, "the interval holds zero, so it may be chance", "a gain", "a loss"
+        )
+        return (
+            f"Training by the pretext changed the accuracy by {self.gain.shown} beyond what new "
+            f"statistics alone give ({self.gain.n} examples, the same ones for both): {sure}."
+        )
+
+    @property
+    def with_guessing(self) -> tuple[Reading, ...]:
+        """The readings, and beside them what no network is needed for."""
+        return (*self.readings, Reading("guessing", "", self.chance, self.chance))
+
+    shows = (
+        text("{summary}"),
+        table(
+            "with_guessing",
+            Column("front", "name"),
+            Column("norms"),
+            Column("accuracy", spec=".1%"),
+            Column("mean of the classes", "class_mean", ".1%"),
+            caption="{gain.n} examples of the {split} split of {task}",
+        ),
+        figure(
+            "bar", "Accuracy on the target domain", "accuracy", 0, {"accuracy": 1}, y_format=".0%"
+        ),
+    )
 
 
 def adapt_domain(
@@ -79,7 +208,7 @@ def adapt_domain(
         pretext: What ``rp_head`` was trained for.
         augment: Changes of the images before the pretext makes its views.
         preprocess: Default: the front's own, that of the source.
-            ``running.preprocess.preprocess_for(task)`` standardises by the target's statistics.
+            ``measure.forward.preprocess_for(task)`` standardises by the target's statistics.
         norms: Statistics of batch norms in the joined network: ``"batch"``, ``"recalibrated"`` on
             target training images, or ``"stored"``, where the head keeps those of the source.
         seed: Order of batches, views, augmentation, dropout.
@@ -93,7 +222,7 @@ def adapt_domain(
         images: other labels make the same part.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> from dovetail.tasks.derive import noisy
     >>> from dovetail.train.compatible import compatible
     >>> digits = load_task("digits")
@@ -106,84 +235,65 @@ def adapt_domain(
     >>> adapted.part.contract.classes == digits.classes
     True
     """
-    asked_for, changes = pretext_named(pretext), augmentation(augment)
-    settled: LoopOptions = {**_DEFAULTS, **options}
-    images, chosen = without_labels(target), Options(**settled)
+    question, images = pretext_named(pretext), without_labels(target)
     if images.size("train") < 2:
         raise TaskError(f"{images.name!r} has no two training images to adapt to")
-    if "epochs" not in options:
-        in_one = math.ceil(images.size("train") / chosen.batch_size)
-        chosen = replace(chosen, epochs=math.ceil(_STEPS / in_one))
     check_norms(norms)
-    refuse_other_answers(asked_for, rp_head)
     space = _common_space(front, rp_head, head)
-    device = choose_device(chosen.device)
-    mine = front.changed(
-        module=copy.deepcopy(front.module).to(device),
-        contract=replace(front.contract, preprocess=preprocess or front.contract.preprocess),
-    )
-    frozen = rp_head.changed(module=copy.deepcopy(rp_head.module).to(device).requires_grad_(False))
+    refuse_other_answers(question, rp_head)
+    settled: LoopOptions = {**_DEFAULTS, **options}
+    in_one = math.ceil(images.size("train") / Options(**settled).batch_size)
+    settled.setdefault("epochs", math.ceil(_STEPS / in_one))
+    course = Course("domain-adaptation", images, settled, augment=augment, seed=seed)
+    size = course.options.batch_size
+    contract = replace(front.contract, preprocess=preprocess or front.contract.preprocess)
+    mine = course.copied(front.changed(contract=contract))
     # Both parts normalise by the batch: what they have stored are statistics of the source.
-    asked = join(mine, frozen, norms="batch", force=True)
-    refuse_unanswerable(asked_for, asked, images, chosen.batch_size)
-
-    def step(given: tuple[Tensor, Tensor]) -> Tensor:
-        views, wanted = asked_for.views(given[0].to(device))
-        return asked_for.loss(asked(views), wanted)
-
-    settings = {
-        "how": "domain-adaptation",
-        "pretext": asked_for.described(),
+    asked = join(mine, course.copied(rp_head, frozen=True), norms="batch", force=True)
+    refuse_unanswerable(question, asked, images, size)
+    course.settings |= {
+        "pretext": question.described(),
         "norms": norms,
-        "augment": None if changes is None else str(changes),
-        "seed": seed,
-        "task_fingerprint": images.fingerprint,
         "start_digest": front.digest,
         "rp_head_digest": rp_head.digest,
-        "device": str(device),
-        **chosen.described(),
     }
-    validate = pretext_validation(asked_for, asked, images, chosen.batch_size, seed)
+    validate = pretext_validation(question, asked, images, size, seed)
     before = {} if validate is None else validate()
-    rows = run_loop(
+    rows = course.run(
         asked.module,
-        labelled_batches(mine.contract, images, changes, chosen.batch_size, seed),
-        step,
-        chosen,
+        labelled_batches(mine.contract, images, course.augment, size, seed),
+        pretext_step(question, asked),
         validate=validate,
-        seed=seed,
-        identity={
-            "preprocess": mine.contract.preprocess,
-            "through": starting_facts(rp_head),
-            **starting_facts(front),
-            **settings,
-        },
-        label=images.name,
     )
-    asked.module.zero_grad(set_to_none=True)
     record = DomainAdaptation(
         part=front.described,
         task=images.name,
         rows=rows,
-        pretext=asked_for.name,
-        chance=chance_of(asked_for, images, chosen.batch_size),
+        pretext=question.name,
+        chance=chance_of(question, images, size),
         before=before,
         space=space,
-        settings=settings,
+        settings=course.settings,
     )
-    adapted = _adapted(mine, front, rp_head, images, record, seed)
+    module = mine.module.eval()
+    if has_batch_norm(module):
+        module = recalibrate(module, calibrating_batches(mine, images, seed=seed))
+    origin = course.origin([front, rp_head], record.final)
+    adapted = mine.changed(module=module, origin=origin)
     if head is None:
         return Fit((adapted,), record)
-    kept = head.changed(module=copy.deepcopy(head.module).to(device))
-    whole = joined(adapted, kept, images, norms, seed=seed)
-    return Fit((adapted, kept), record, whole.changed(origin=_of_whole(whole, adapted)))
+    head = course.copied(head)
+    whole = of_task(joined(adapted, head, images, norms, seed=seed), images)
+    return Fit((adapted, head), record, whole)
 
 
 def _common_space(front: Part, rp_head: Part, head: Part | None) -> str | None:
     """The space that all are of; an error, before anything is trained, when they are not."""
     spaces = {port.space for port in front.contract.gives}
     space = spaces.pop() if len(spaces) == 1 else None
-    for other in (rp_head, *(() if head is None else (head,))):
+    for other in (rp_head, head):
+        if other is None:
+            continue
         unsaid = space is None and all(port.space is None for port in other.contract.takes)
         theirs = front.contract.obstacles if unsaid else front.contract.mismatches
         if reasons := theirs(other.contract):
@@ -191,31 +301,71 @@ def _common_space(front: Part, rp_head: Part, head: Part | None) -> str | None:
             raise ContractError(
                 f"{other.described!r} cannot hold {front.described!r} in its space:{listed}\n"
                 "Only heads that were trained with this front can. Take front, head and the "
-                "auxiliary 'rp' of one train.compatible(..., by=('rp', ...))"
+                f"auxiliary 'rp' of one training for compatibility with {argument('by', ('rp',))}"
             )
     return space
 
 
-def _adapted(
-    mine: Part, front: Part, rp_head: Part, images: Task, record: DomainAdaptation, seed: int
-) -> Part:
-    module = mine.module.eval()
-    if has_batch_norm(module):
-        batches = random_batches(images.indices("train"), seed)
-        ready = (prepare(images.inputs[rows], mine.contract).to(mine.device) for rows in batches)
-        module = recalibrate(module, ready)
-    origin = Origin(
-        how="train",
-        parents=(front.digest, rp_head.digest),
-        task=images.name,
-        task_fingerprint=images.fingerprint,
-        settings=record.settings,
-        measured={k: v for k, v in record.final.items() if k.startswith("validation ")},
+def judge_adaptation(
+    front: Part,
+    adapted: Part,
+    head: Part,
+    task: Task,
+    *,
+    split: Split = "test",
+    norms: Norms = "batch",
+    seed: int = 0,
+) -> JudgedAdaptation:
+    """Compare the source front and the adapted one, each with the source head, on the target.
+
+    Three readings: the source network as it was stored, the source network with ``norms``, and the
+    adapted front with ``norms``.  The gain is the last over the second, on the same examples.
+
+    Args:
+        front: Of the source network.
+        adapted: What :func:`adapt_domain` made of it.
+        head: Of the source network, for the classes.
+        task: Of the target domain; its classes are matched with the head's by name.
+        split: Which examples judge.
+        norms: ``"batch"``; ``"recalibrated"`` on the target's training images; or ``"stored"``.
+        seed: For the order of the examples, and for the images of the recalibration.
+
+    >>> from dovetail.parts.cutting import cut
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.load import load_task
+    >>> from dovetail.train.end_to_end import end_to_end
+    >>> digits = load_task("digits")
+    >>> net = end_to_end(build("mlp", hidden=(32,)), digits, epochs=2).part
+    >>> front, head = cut(net, at="hidden1")
+    >>> judge_adaptation(front, front, head, digits).gain.difference
+    0.0
+    """
+    check_norms(norms)
+    refuse_unknown_classes(head, task)
+    compared: list[tuple[str, Part, Norms]] = [
+        ("source", front, "stored"),
+        ("source", front, norms),
+        ("adapted", adapted, norms),
+    ]
+    if norms == "stored":
+        del compared[0]
+    verdicts = [answers(part, head, task, how, split=split, seed=seed) for _, part, how in compared]
+    return JudgedAdaptation(
+        task=task.name,
+        split=split,
+        readings=tuple(
+            Reading(name, how, float(right.double().mean()), _class_mean(right, labels))
+            for (name, _, how), (right, labels) in zip(compared, verdicts, strict=True)
+        ),
+        gain=paired_difference(verdicts[-2][0], verdicts[-1][0]),
+        chance=chance_for(head, task),
+        settings=facts_of(task, split, norms, seed, front=front, adapted=adapted, head=head),
     )
-    return mine.changed(module=module, origin=origin)
 
 
-def _of_whole(whole: Part, adapted: Part) -> Origin:
-    return replace(
-        whole.origin, task=adapted.origin.task, task_fingerprint=adapted.origin.task_fingerprint
-    )
+def _class_mean(right: Tensor, labels: Tensor) -> float:
+    """The mean over the classes of each one's accuracy; ``right [n]`` and ``labels [n]``."""
+    shares = [
+        float(right[labels == label].double().mean()) for label in sorted(set(labels.tolist()))
+    ]
+    return sum(shares) / len(shares)

@@ -8,19 +8,20 @@ from pathlib import Path
 
 from torch import nn
 
-from dovetail.core.errors import ContractError, DovetailError, SettingsError
-from dovetail.measure.preprocess import prepare
+from dovetail.core.errors import ContractError, DovetailError, SettingsError, argument
+from dovetail.measure.forward import prepare
 from dovetail.parts.part import Part, as_part
-from dovetail.reuse.attempts import Attempt, outcome_of
 from dovetail.reuse.fit_report import FitReport, Repair, best_first
-from dovetail.reuse.question import Question
-from dovetail.reuse.reasons import common_classes
-from dovetail.reuse.trained_repairs import retraining, trained_stitch
-from dovetail.reuse.untrained_repairs import (
+from dovetail.reuse.question import Question, common_classes
+from dovetail.reuse.repairs import (
+    Attempt,
     adaptation,
     chain,
+    outcome_of,
     recalibration,
+    retraining,
     solved_stitch,
+    trained_stitch,
 )
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.store import Shelf
@@ -81,10 +82,14 @@ def explain_fit(
     """
     front, head = as_part(front), as_part(head)
     if task is not None and not isinstance(task, Task):
-        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
+        raise SettingsError(
+            f"{argument('task')} must be a Task, got {type(task).__name__}; see dt.load_task"
+        )
     for name, value, least in (("limit", limit, 2), ("epochs", epochs, 1)):
         if not isinstance(value, int) or value < least:
-            raise SettingsError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            raise SettingsError(
+                f"{argument(name)} must be a whole number of at least {least}, got {value!r}"
+            )
     if task is not None:
         task.indices(split)
     store = shelf if shelf is None or isinstance(shelf, Shelf) else Shelf(shelf, create=False)

@@ -14,42 +14,179 @@ Frozen serves the other extractors best, moving the reference itself.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Unpack
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 import dovetail.train.supervision as supervision
-from dovetail.core.device import choose_device
-from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest
-from dovetail.measure.joined import joined, random_batches
-from dovetail.measure.preprocess import prepare
+from dovetail.core.declared import Column, curves, table, text
+from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
+from dovetail.core.records import Record
+from dovetail.core.views import Cell
+from dovetail.measure.forward import prepare
+from dovetail.measure.joined import (
+    accuracy,
+    answers,
+    calibrating_batches,
+    joined,
+    random_batches,
+)
 from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Contract
 from dovetail.parts.heads import extend_head
-from dovetail.parts.modes import evaluating
-from dovetail.parts.norms import (
-    Norms,
-    check_norms,
-    has_batch_norm,
-    recalibrate,
-    with_batch_statistics,
-)
-from dovetail.parts.origin import Origin
-from dovetail.parts.part import Part
-from dovetail.reuse.extension_record import ClassExtension, ExtensionFit, shares
+from dovetail.parts.modules import evaluating
+from dovetail.parts.norms import Norms, check_norms, has_batch_norm, with_norms
+from dovetail.parts.part import Part, parts_by_name
+from dovetail.reuse.judging import StageTraining
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Split, Task
-from dovetail.train.fitting.group import Auxiliary, Group, Member
-from dovetail.train.fitting.record import Stage
-from dovetail.train.options import LoopOptions, Options
+from dovetail.train.compatible_record import OWN, Stage
+from dovetail.train.fit import Fit
+from dovetail.train.frame import Course
+from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.options import LoopOptions
+from dovetail.train.self_supervised import refuse_other_answers, refuse_other_images
 
-__all__ = ["extend_classes"]
+__all__ = [
+    "ClassExtension",
+    "ExtensionFit",
+    "ExtensionJudgement",
+    "Shares",
+    "extend_classes",
+    "judge_extension",
+]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The share of right answers among images of all, of old and of new classes.
+
+    The head chooses among all classes each time.
+
+    >>> Shares(0.9, 0.95, 0.85).new
+    0.85
+    """
+
+    all: float
+    old: float | None = None
+    new: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassExtension(StageTraining, kind="class-extension", title="{new!n} new classes of {task}"):
+    """How a head was taught further classes behind one extractor.
+
+    >>> stage = Stage(("reference",), ({"epoch": 1, "loss": 0.5},))
+    >>> ClassExtension(task="digits", old=("0", "1"), new=("2",), moving=False, stage=stage)
+    ClassExtension(2 + 1 classes of digits, extractor frozen)
+    """
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    moving: bool
+    accuracy: Shares | None = None
+
+    @property
+    def _fate(self) -> str:
+        return "moved, held by the frozen pretext head" if self.moving else "stayed as it was"
+
+    def _reached(self) -> dict[str, float | None]:
+        reached = self.accuracy
+        if reached is None:
+            return {}
+        return {"all classes": reached.all, "old": reached.old, "new": reached.new}
+
+    shows = (
+        text(
+            "The head knew {old!l} and learnt {new!l} in {rows!n} epochs and {stage.seconds:.1f} "
+            "s; the extractor {_fate}."
+        ),
+        table(
+            _reached,
+            Column("images of", 0),
+            Column("accuracy", 1, ".1%"),
+            caption="On the validation split",
+        ),
+        curves("Accuracy on validation", {"reference": f"reference {OWN}"}),
+    )
+
+    def __repr__(self) -> str:
+        how = "moving" if self.moving else "frozen"
+        reached = "" if self.accuracy is None else f": validation accuracy {self.accuracy.all:.3f}"
+        counts = f"{len(self.old)} + {len(self.new)}"
+        return f"ClassExtension({counts} classes of {self.task}, extractor {how}{reached})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtensionJudgement(
+    Record,
+    kind="extension-judgement",
+    title="A head with new classes on {task}",
+    brief="{_with_all} on {task}, floor {floor:.3f}, n {n}",
+):
+    """What a head with more classes is worth behind each extractor.
+
+    ``after`` is the new head's; ``before`` the accuracy of the old head on images of its classes;
+    ``floor`` the share of those images in all: what a head that is never wrong about old classes
+    and knows no new ones reaches.
+
+    >>> ExtensionJudgement(
+    ...     task="digits", after={"phone": Shares(0.9)}, before={"phone": 0.95}, floor=0.5, n=360
+    ... )
+    ExtensionJudgement(phone 0.900 on digits, floor 0.500, n 360)
+    """
+
+    task: str
+    after: dict[str, Shares]
+    before: dict[str, float | None]
+    floor: float
+    n: int
+
+    @property
+    def split(self) -> str:
+        """Whose images."""
+        return str(self.settings.get("split", "test"))
+
+    @property
+    def _with_all(self) -> str:
+        return ", ".join(f"{name} {shares.all:.3f}" for name, shares in self.after.items())
+
+    def _reached(self) -> list[tuple[Cell, ...]]:
+        return [(name, s.all, s.old, s.new, self.before[name]) for name, s in self.after.items()]
+
+    shows = (
+        text(
+            "{n} images of the {split} split. Knowing the old classes alone gives at most "
+            "{floor:.1%}."
+        ),
+        table(
+            _reached,
+            Column("extractor", 0),
+            Column("all classes", 1, ".1%"),
+            Column("images of old", 2, ".1%"),
+            Column("images of new", 3, ".1%"),
+            Column("old head, old", 4, ".1%"),
+            caption="Accuracy",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class ExtensionFit(Fit):
+    """A head with more classes, and the extractor it was trained behind.
+
+    ``front`` is the reference itself, or what became of it if it was allowed to move; ``whole`` is
+    the two together.
+    """
+
+    head: Part | None = None
+    front: Part | None = None
 
 
 def extend_classes(
@@ -91,7 +228,7 @@ def extend_classes(
 
     >>> from dovetail.parts.cutting import cut
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> from dovetail.train.end_to_end import end_to_end
     >>> digits = load_task("digits")
     >>> small = only_classes(digits, digits.classes[:6])
@@ -103,59 +240,65 @@ def extend_classes(
     >>> front.contract.mismatches(fit.head.contract)
     []
     """
-    chosen, changes, asked = Options(**options), supervision.augmentation(augment), None
     check_norms(norms)
     new = _new_classes(head, front, task, classes)
-    if moving:
-        asked = pretext_named(pretext)
-        _refuse_pretext_head(front, rp_head, asked)
+    question = pretext_named(pretext) if moving else None
+    if question is not None:
+        _refuse_pretext_head(front, rp_head, question)
     elif rp_head is not None:
-        raise SettingsError("rp_head= holds an extractor that moves: say moving=True, or leave it")
-    device = choose_device(chosen.device)
+        raise SettingsError(
+            f"{argument('rp_head', ...)} holds an extractor that moves: say "
+            f"{argument('moving', True)}, or leave it"
+        )
     wider = extend_head(head, new, seed=seed)
-    wider.module.requires_grad_(True).to(device)
+    wider.module.requires_grad_(True)
     taught = only_classes(task, wider.contract.classes or ())
     _refuse_lone_example(taught, norms, front, head)
-    trained = _copied(front, device)
-    settings: dict[str, Any] = {
-        "how": "extend-classes",
+    course = Course("extend-classes", taught, options, augment=augment, seed=seed)
+    wider = course.copied(wider)
+    reference = course.copied(front, frozen=not moving)
+    course.settings |= {
         "classes": list(new),
         "moving": moving,
         "norms": norms,
-        "pretext": None if asked is None else asked.described(),
-        "augment": None if changes is None else str(changes),
-        "seed": seed,
-        "task_fingerprint": taught.fingerprint,
+        "pretext": None if question is None else question.described(),
         "head_digest": head.digest,
         "front_digest": front.digest,
         "rp_digest": None if rp_head is None else rp_head.digest,
-        "device": str(device),
-        **chosen.described(),
     }
     held = []
-    if asked is not None and rp_head is not None:
-        trained.module.requires_grad_(True)
-        held = [Auxiliary("rp", _copied(rp_head, device), asked, frozen=True)]
-        member = Member("reference", trained, wider, taught)
+    if question is not None and rp_head is not None:
+        reference.module.requires_grad_(True)
+        held = [Auxiliary("rp", course.copied(rp_head), question, frozen=True)]
+        member = Member("reference", reference, wider, taught)
     else:
-        member = _behind(_frozen(trained, taught, norms, seed), wider, taught, changes, seed)
-    rows = Group([member], held).train_on(
-        chosen,
-        seed=seed,
-        augment=changes,
-        identity={
-            "preprocess": front.contract.preprocess,
-            "parts": [
-                supervision.starting_facts(part)
-                for part in (head, front, rp_head)
-                if part is not None
-            ],
-            **settings,
-        },
-        label=f"{len(new)} new classes",
+        recalibrating = norms == "recalibrated"
+        batches = calibrating_batches(reference, taught, seed=seed) if recalibrating else ()
+        module = with_norms(reference.module.eval(), norms, batches)
+        member = _behind(reference.changed(module=module), wider, course)
+    rows = Group([member], held).train_on(course, seed=seed, label=f"{len(new)} new classes")
+
+    after, old = reference if moving else front, head.contract.classes or ()
+    reached = None
+    if taught.size("validation"):
+        reached = _shares(after, wider, taught, old, norms=norms, split="validation", seed=0)
+    record = ClassExtension(
+        task=taught.name,
+        old=old,
+        new=new,
+        moving=moving,
+        stage=Stage.of(("reference",), rows, course.options.patience),
+        accuracy=reached,
+        settings=course.settings,
     )
-    after = trained if moving else front
-    return _finished(after, front, wider, head, rp_head, taught, rows, settings, chosen)
+    measured = {} if reached is None else {"validation accuracy": reached.all}
+    holding = () if rp_head is None else (rp_head,)
+    origin = course.origin((head, front, *holding), measured)
+    wider = wider.changed(origin=origin)
+    if moving:
+        after = after.changed(origin=course.origin((front, *holding), measured))
+    whole = joined(after, wider, taught, norms).changed(origin=origin)
+    return ExtensionFit((wider, after) if moving else (wider,), record, whole, wider, after)
 
 
 def _new_classes(
@@ -181,7 +324,9 @@ def _new_classes(
             "without them it would forget them. Give a task with the old and the new classes"
         )
     if isinstance(classes, str):
-        raise SettingsError(f"classes= lists names, as in classes=[{classes!r}]")
+        raise SettingsError(
+            f"{argument('classes', ...)} lists names, as in {argument('classes', [classes])}"
+        )
     new = [name for name in task.classes if name not in known] if classes is None else classes
     for name in new:
         if name not in task.classes:
@@ -197,62 +342,42 @@ def _refuse_lone_example(task: Task, norms: Norms, *parts: Part) -> None:
     if batch and task.size("validation") == 1:
         raise TaskError(
             f"{task.name!r} has one example in its validation split, which has no statistics of a "
-            "batch; give it more or none, or say norms='stored'"
+            f"batch; give it more or none, or say {argument('norms', 'stored')}"
         )
 
 
 def _refuse_pretext_head(front: Part, rp_head: Part | None, pretext: Pretext) -> None:
     if rp_head is None:
         raise SettingsError(
-            "moving=True needs rp_head=, the pretext's head that the extractors were trained with: "
-            "fit.auxiliaries['rp'] of shared_head(by=('dcc', 'rp'))"
+            f"{argument('moving', True)} needs {argument('rp_head', ...)}, the pretext's head that "
+            "the extractors were trained with: the auxiliary 'rp' of a head shared with "
+            f"{argument('by', ('dcc', 'rp'))}"
         )
     if reasons := front.contract.mismatches(rp_head.contract):
         raise ContractError(
-            f"rp_head does not hold the reference {front.described!r}: {'; '.join(reasons)}"
+            f"{argument('rp_head')} does not hold the reference {front.described!r}: "
+            f"{'; '.join(reasons)}"
         )
-    width = (rp_head.contract.gives[0].shape or (None,))[0]
-    if width != pretext.outputs:
-        raise ContractError(
-            f"rp_head gives {width} numbers, {pretext.name} needs {pretext.outputs}"
-        )
-    pretext.check(tuple(side or 1 for side in front.contract.takes[0].shape or ()))
+    refuse_other_answers(pretext, rp_head)
+    refuse_other_images(pretext, front)
 
 
-def _copied(part: Part, device: torch.device) -> Part:
-    return part.changed(module=copy.deepcopy(part.module).to(device))
-
-
-def _frozen(front: Part, task: Task, norms: Norms, seed: int) -> Part:
-    """The copy as it will be used: nothing in it is trained, its norms are as asked for."""
-    module = front.module.requires_grad_(False).eval()
-    if norms == "batch":
-        module = with_batch_statistics(module)
-    elif norms == "recalibrated":
-        rows = random_batches(task.indices("train"), seed)
-        module = recalibrate(
-            module, (prepare(task.inputs[some], front.contract).to(front.device) for some in rows)
-        )
-    return front.changed(module=module)
-
-
-def _behind(front: Part, head: Part, task: Task, augment: Augment | None, seed: int) -> Member:
+def _behind(front: Part, head: Part, course: Course) -> Member:
     """The head behind a frozen front; what the front gives is computed once where it can be."""
-    size = 4 * (task.size("train") + task.size("validation"))
-    for side in front.contract.gives[0].shape or ():
-        size *= side or 1
-    if augment is not None or size > supervision.KEPT_BYTES:
+    (task,) = course.tasks
+    numbers = math.prod(side or 1 for side in front.contract.gives[0].shape or ())
+    size = 4 * (task.size("train") + task.size("validation")) * numbers
+    if course.augment is not None or size > supervision.KEPT_BYTES:
         return Member("reference", front, head, task)
-    inputs: list[Tensor] = []
+    inputs, targets, start = [], [], 0
     indices: dict[Split, Tensor] = {"test": torch.arange(0)}
-    targets, start = [], 0
     splits: tuple[Split, ...] = ("train", "validation")
     for split in splits:
         rows = task.indices(split)
         indices[split] = torch.arange(start, start + len(rows))
         start += len(rows)
         if len(rows):
-            inputs.append(_features(front, task, rows, seed))
+            inputs.append(_features(front, task, rows, course.seed))
             targets.append(task.targets[rows])
     kept = task.derived(
         task.name, inputs=torch.cat(inputs), targets=torch.cat(targets), indices=indices
@@ -272,42 +397,103 @@ def _features(front: Part, task: Task, rows: Tensor, seed: int) -> Tensor:
     return torch.cat(made)[torch.argsort(torch.cat(places))]
 
 
-def _finished(
-    front: Part,
-    reference: Part,
-    wider: Part,
-    head: Part,
-    rp_head: Part | None,
+def judge_extension(
+    fronts: Mapping[str, Part] | Sequence[Part],
+    old_head: Part,
+    new_head: Part,
     task: Task,
-    rows: tuple[dict[str, float], ...],
-    settings: dict[str, Any],
-    options: Options,
-) -> ExtensionFit:
-    moving, old = rp_head is not None, head.contract.classes or ()
-    found = None
-    if task.size("validation"):
-        norms = settings["norms"]
-        found = shares(front, wider, task, old, norms=norms, split="validation", seed=0)
-    record = ClassExtension(
-        task=task.name,
-        old=old,
-        new=tuple(settings["classes"]),
-        moving=moving,
-        stage=Stage.of(("reference",), rows, options.patience),
-        accuracy=found,
-        settings=settings,
+    *,
+    norms: Norms = "batch",
+    split: Split = "test",
+    seed: int = 0,
+) -> ExtensionJudgement:
+    """Measure every extractor with the new head, on images of all, old and new classes.
+
+    Beside it stands what the old head reaches on images of its own classes.
+
+    Args:
+        fronts: Extractors by name, or in a row.
+        old_head: The head before.
+        new_head: The head after, which knows all classes of the task.
+        task: With the old classes and the new.
+        norms: Statistics of the batch norms.
+        split: Which images.
+        seed: For their order, which matters to batch statistics.
+
+    >>> from dataclasses import replace
+    >>> from dovetail.parts.cutting import cut
+    >>> from dovetail.parts.heads import extend_head
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.load import load_task
+    >>> digits = load_task("digits")
+    >>> front, head = cut(build("mlp", hidden=(8,), classes=9), at="hidden1")
+    >>> head = head.changed(contract=replace(head.contract, classes=digits.classes[:9]))
+    >>> judgement = judge_extension({"mlp": front}, head, extend_head(head, ["9"]), digits)
+    >>> round(judgement.floor, 1), sorted(judgement.after)
+    (0.9, ['mlp'])
+    """
+    named = (
+        dict(fronts)
+        if isinstance(fronts, Mapping)
+        else parts_by_name([fronts] if isinstance(fronts, Part) else fronts)
     )
-    holding = () if rp_head is None else (rp_head.digest,)
-    origin = Origin(
-        how="train",
-        parents=(head.digest, reference.digest, *holding),
+    if not named:
+        raise SettingsError("there are no extractors to judge")
+    old, new = old_head.contract.classes, new_head.contract.classes
+    if old is None or new is None:
+        raise ContractError("both heads must name their classes")
+    if unknown := [name for name in task.classes if name not in new]:
+        raise TaskError(f"the new head does not know {', '.join(unknown[:8])} of {task.name!r}")
+    count = task.size(split)
+    if count == 0:
+        raise TaskError(f"{task.name!r} has no examples in its {split} split")
+    both = [name for name in task.classes if name in old]
+    before: dict[str, float | None] = dict.fromkeys(named)
+    floor = 0.0
+    if len(both) > 1:
+        olds = only_classes(task, both)
+        floor = olds.size(split) / count
+        if olds.size(split):
+            before = {
+                name: accuracy(front, old_head, olds, norms, split=split, seed=seed)
+                for name, front in named.items()
+            }
+    return ExtensionJudgement(
         task=task.name,
-        task_fingerprint=task.fingerprint,
-        settings=settings,
-        measured={} if found is None else {"validation accuracy": found.all},
+        after={
+            name: _shares(front, new_head, task, old, norms=norms, split=split, seed=seed)
+            for name, front in named.items()
+        },
+        before=before,
+        floor=floor,
+        n=count,
+        settings={
+            "split": split,
+            "norms": norms,
+            "seed": seed,
+            "task_fingerprint": task.fingerprint,
+            "front_digests": {name: front.digest for name, front in named.items()},
+            "old_head": old_head.digest,
+            "new_head": new_head.digest,
+        },
     )
-    wider = wider.changed(origin=origin)
-    if moving:
-        front = front.changed(origin=replace(origin, parents=(reference.digest, *holding)))
-    whole = joined(front, wider, task, settings["norms"]).changed(origin=origin)
-    return ExtensionFit((wider, front) if moving else (wider,), record, whole, wider, front)
+
+
+def _shares(
+    front: Part,
+    head: Part,
+    task: Task,
+    old: Sequence[str],
+    *,
+    norms: Norms,
+    split: Split,
+    seed: int,
+) -> Shares:
+    """The share of right answers among images of all, old and new classes."""
+    right, targets = answers(front, head, task, norms, split=split, seed=seed)
+    older = torch.tensor([name in old for name in task.classes])[targets]
+
+    def share(kept: Tensor) -> float | None:
+        return float(right[kept].double().mean()) if kept.any() else None
+
+    return Shares(float(right.double().mean()), share(older), share(~older))

@@ -5,16 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
+from dovetail.core.declared import Column, Shown, blocks, of_each, table, text, when
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Table, Text, View
-from dovetail.reuse.reasons import Reason
+from dovetail.core.views import Cell, Table, Text, View
+from dovetail.core.words import counted
 
-__all__ = ["FitReport", "Repair", "best_first", "best_norms"]
+__all__ = ["FitReport", "Reason", "Repair", "Weight", "best_first", "best_norms"]
 
 POLICIES = ("stored", "recalibrated", "batch")
 """Norms in the order of preference: of equals the one that asks least of whoever predicts."""
+
+
+Weight = Literal["stops", "spoils", "mind"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One thing that is wrong between a front, a head and a task.
+
+    What ``"stops"`` leaves nothing to measure; what ``"spoils"`` lets the tensors flow, but the
+    contract refuses it; what to ``"mind"`` no contract refuses, yet it decides the accuracy.
+
+    >>> Reason("space", "The features were never made to agree.", "spoils").weight
+    'spoils'
+    """
+
+    about: str
+    says: str
+    weight: Weight
 
 
 @dataclass(frozen=True)
@@ -54,11 +74,16 @@ class Repair:
             return f"{self.low:.1%} or more"
         return self.accuracy
 
+    @property
+    def explained(self) -> str:
+        """What it does, and how its figures are known."""
+        return f"{self.name}: {self.does} {self.known_by}".strip()
+
     def __repr__(self) -> str:
         if not self.applies:
             return f"Repair({self.name}: does not apply)"
-        said = "unknown" if self.accuracy is None else f"{self.accuracy:.1%} {self.kind}"
-        return f"Repair({self.name}: {said})"
+        reaches = "unknown" if self.accuracy is None else f"{self.accuracy:.1%} {self.kind}"
+        return f"Repair({self.name}: {reaches})"
 
 
 def best_first(repairs: Iterable[Repair]) -> tuple[Repair, ...]:
@@ -89,7 +114,7 @@ def best_norms(accuracies: dict[str, float]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitReport(Record, kind="fit-report"):
+class FitReport(Record, kind="fit-report", title="{head} behind {front}"):
     """Whether a head works behind a front, why not, and what each repair would cost.
 
     ``as_it_is`` and ``bound`` hold an accuracy for every policy of norms: the front with the head,
@@ -140,84 +165,86 @@ class FitReport(Record, kind="fit-report"):
         return next(repair for repair in self.repairs if repair.name == name)
 
     @property
-    def title(self) -> str:
-        """Who should follow whom."""
-        return f"{self.head} behind {self.front}"
-
-    @property
     def summary(self) -> str:
         """The finding in a few sentences, from the numbers."""
         against = sum(reason.weight != "mind" for reason in self.reasons)
-        said = ["The contract allows the join." if self.fits else _refused(against)]
+        refused = f"The contract refuses the join, for {counted(against, 'reason')}."
+        sentences = ["The contract allows the join." if self.fits else refused]
         if self.as_it_is:
             norms = best_norms(self.as_it_is)
             beside = f"chance {self.chance or 0:.1%}"
             if self.bound:
                 beside += f", {max(self.bound.values()):.1%} with a front of the head's own space"
-            said.append(
+            sentences.append(
                 f"As it is: {self.as_it_is[norms]:.1%} on {self.n} {self.split} images ({beside})."
             )
         before, best = max(self.as_it_is.values(), default=0.0), self.best
         reached = 0.0 if best is None or best.accuracy is None else best.accuracy
         if best is not None and reached > before:
             price = f"{reached:.1%} for {best.seconds or 0:.2g} s"
-            said.append(f"Best repair that was measured: {best.name}, {price}.")
-        return " ".join(said)
+            sentences.append(f"Best repair that was measured: {best.name}, {price}.")
+        return " ".join(sentences)
 
-    def view(self) -> View:
-        """Finding, reasons, accuracies as it is, repairs and how to do them."""
-        blocks: list[Block] = [Text(self.summary)]
-        if self.reasons:
-            rows = tuple((reason.about, reason.weight, reason.says) for reason in self.reasons)
-            blocks.append(Table(("about", "weight", "why not"), rows))
-        if self.obstacle is not None:
-            blocks.append(Text(f"Nothing was measured: {self.obstacle}", style="note"))
-        if self.as_it_is:
-            accuracies = tuple(
-                (norms, self.as_it_is.get(norms), self.bound.get(norms), self.chance)
-                for norms in POLICIES
-            )
-            columns = ("norms", "as it is", f"{self.reference or 'reference'} + head", "chance")
-            blocks.append(Table(columns, accuracies, ("", ".1%", ".1%", ".1%")))
-        return (*blocks, *self.repairs_view())
+    def _accuracies(self) -> Table | None:
+        rows = tuple(
+            (norms, self.as_it_is.get(norms), self.bound.get(norms), self.chance)
+            for norms in POLICIES
+        )
+        columns = ("norms", "as it is", f"{self.reference or 'reference'} + head", "chance")
+        return Table(columns, rows, ("", ".1%", ".1%", ".1%")) if self.as_it_is else None
+
+    def _how_to(self) -> Text | None:
+        lines = [repair.command or repair.python for repair in self.applicable]
+        return Text("\n".join(lines), style="code") if lines else None
+
+    def _refused(self) -> list[Repair]:
+        return [] if self.fits else [repair for repair in self.repairs if not repair.applies]
 
     def repairs_view(self) -> View:
         """The repairs that apply with their prices and how to do them; then why the others not."""
-        blocks: list[Block] = []
-        if self.applicable:
-            blocks.append(self._priced() if self.task is not None else self._unpriced())
-            blocks += [
-                Text(f"{repair.name}: {repair.does} {repair.known_by}".strip(), style="note")
-                for repair in self.applicable
-                if self.task is not None
-            ]
-            lines = [repair.command or repair.python for repair in self.applicable]
-            blocks.append(Text("\n".join(lines), style="code"))
-        others = tuple((r.name, r.why_not) for r in self.repairs if not r.applies)
-        if others and not self.fits:
-            blocks.append(Table(("no repair", "because"), others))
-        return tuple(blocks)
+        return blocks(self, self._of_repairs)
 
-    def _priced(self) -> Table:
-        rows = tuple(
-            (r.name, r.reaches, r.kind, r.seconds, r.norms, r.needs) for r in self.applicable
-        )
-        columns = ("repair", "accuracy", "known", "seconds", "norms", "needs")
-        return Table(columns, rows, ("", ".1%", "", ".2g", "", ""), "Repairs")
+    _of_repairs: ClassVar[tuple[Shown, ...]] = (
+        when(
+            lambda report: report.task is not None,
+            table(
+                "applicable",
+                Column("repair", "name"),
+                Column("accuracy", "reaches", ".1%"),
+                Column("known", "kind"),
+                Column("seconds", spec=".2g"),
+                Column("norms"),
+                Column("needs"),
+                caption="Repairs",
+            ),
+            of_each("applicable", text("{explained}", "note")),
+        ),
+        when(
+            lambda report: report.task is None,
+            table(
+                "applicable",
+                Column("repair", "name"),
+                Column("what it does", "does"),
+                Column("needs"),
+                caption="Repairs that would apply; give a task to learn their price",
+            ),
+        ),
+        _how_to,
+        table(_refused, Column("no repair", "name"), Column("because", "why_not")),
+    )
 
-    def _unpriced(self) -> Table:
-        rows = tuple((r.name, r.does, r.needs) for r in self.applicable)
-        caption = "Repairs that would apply; give a task to learn their price"
-        return Table(("repair", "what it does", "needs"), rows, (), caption)
+    shows = (
+        text("{summary}"),
+        table("reasons", Column("about"), Column("weight"), Column("why not", "says")),
+        when("obstacle", text("Nothing was measured: {obstacle}", "note")),
+        _accuracies,
+        repairs_view,
+    )
 
     def __repr__(self) -> str:
-        said = "fits" if self.fits else "does not fit"
+        finding = "fits" if self.fits else "does not fit"
         if self.as_it_is:
-            said += f", {self.as_it_is[best_norms(self.as_it_is)]:.1%} as it is"
+            finding += f", {self.as_it_is[best_norms(self.as_it_is)]:.1%} as it is"
         if self.best is not None and self.best.accuracy is not None:
-            said += f", {self.best.accuracy:.1%} with {self.best.name}"
-        return f"FitReport({self.head} behind {self.front}: {said})"
-
-
-def _refused(count: int) -> str:
-    return f"The contract refuses the join, for {count} reason{'' if count == 1 else 's'}."
+            finding += f", {self.best.accuracy:.1%} with {self.best.name}"
+        return f"FitReport({self.head} behind {self.front}: {finding})"

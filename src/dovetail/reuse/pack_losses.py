@@ -11,8 +11,7 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare, refuse_other_inputs
+from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Split, Task
 
@@ -34,7 +33,7 @@ def scores_of(part: Part) -> str | None:
     Such scores are no logits: at 97 % accuracy their cross-entropy is still near that of chance,
     and hardly rises when they are lost.  A packed part keeps what was known before it was packed.
 
-    >>> from dovetail.parts.origin import Origin
+    >>> from dovetail.parts.facts import Origin
     >>> from dovetail.parts.part import build
     >>> scores_of(build("mlp").changed(origin=Origin(how="closed-form")))
     'least squares'

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from dovetail.core.errors import SettingsError, nearest
+from dovetail.core.declared import Column, figure, table, text
+from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.progress import progress
+from dovetail.core.records import Record
+from dovetail.core.views import Figure, View
 from dovetail.measure.evaluate import evaluate, need_test, with_measures
 from dovetail.pack.compressing import compress
-from dovetail.pack.packed import describe
-from dovetail.pack.quality import smallest_within
+from dovetail.pack.packed import Packed, PackedTensor, describe
+from dovetail.pack.quality import PackSearch, smallest_within
 from dovetail.pack.rules import refuse_unmatched
-from dovetail.parts.packed_file import holds
-from dovetail.parts.packing import with_packed
+from dovetail.parts.packed import holds, with_packed
 from dovetail.parts.part import Part, as_part
+from dovetail.reuse.judging import of_task
 from dovetail.reuse.pack_losses import (
     POINTS,
     SCORES,
@@ -26,10 +29,9 @@ from dovetail.reuse.pack_losses import (
     losses_with,
     scores_of,
 )
-from dovetail.reuse.pack_record import PartPacking, PartSearch
 from dovetail.tasks.task import Task
 
-__all__ = ["PackedPart", "Rule", "pack_part"]
+__all__ = ["PackedPart", "PartPacking", "PartSearch", "Rule", "pack_part"]
 
 Rule = Literal["entropy", "gradient"]
 RULES: tuple[Rule, ...] = ("entropy", "gradient")
@@ -38,6 +40,146 @@ MARGIN = 2.576
 
 MOST_CALLS = 100
 """How often a search for the bits may measure the validation split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartPacking(Record, kind="part-packing", title="Packing {part}"):
+    """A part before and after packing.
+
+    ``before`` and ``after`` are measures on the task's test split, empty without a task; ``given``
+    the bytes of the container that the part came in, if it was packed already; ``note`` what there
+    is to know beside the numbers.
+
+    >>> PartPacking(part="lenet", tensors=(), size=100, side=10, full=850).summary
+    'lenet is 8.50 times smaller.'
+    >>> PartPacking(part="lenet", tensors=(), size=100, side=10, full=850, given=110).summary
+    'lenet is 1.10 times smaller than it was packed before, 8.50 times smaller than plain.'
+    """
+
+    part: str
+    tensors: tuple[PackedTensor, ...]
+    size: int
+    side: int
+    full: int
+    task: str | None = None
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+    given: int | None = None
+    note: str = ""
+
+    @property
+    def weights(self) -> Packed:
+        """The container alone."""
+        return Packed(
+            tensors=self.tensors,
+            size=self.size,
+            side=self.side,
+            full=self.full,
+            settings=self.settings,
+        )
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the container is than the tensors in memory."""
+        return self.weights.ratio
+
+    @property
+    def summary(self) -> str:
+        """The finding, from the numbers."""
+        smaller = f"{self.part} is {_smaller(self.size, self.full, self.given)}"
+        if "accuracy" not in self.after:
+            return f"{smaller}."
+        return (
+            f"{smaller}; its test accuracy on {self.task} was {self.before['accuracy']:.2%} and is "
+            f"{self.after['accuracy']:.2%}."
+        )
+
+    def _changes(self) -> list[tuple[str, float, float, float]]:
+        return [
+            (name, self.before[name], value, value - self.before[name])
+            for name, value in self.after.items()
+        ]
+
+    def _quantised(self) -> list[PackedTensor]:
+        """The tensors that have bars; a single one says no more than the table."""
+        tensors = [tensor for tensor in self.tensors if tensor.bits]
+        return tensors if len(tensors) > 1 else []
+
+    shows = (
+        text("{summary}"),
+        table(
+            _changes,
+            Column("test measure", 0),
+            Column("before", 1, ".4g"),
+            Column("after", 2, ".4g"),
+            Column("change", 3, "+.2g"),
+            caption="On {task}",
+        ),
+        figure(
+            "bar",
+            "Where the bits go",
+            _quantised,
+            "name",
+            {"of a bin's number": lambda tensor: float(tensor.bits), "coded": "coded"},
+            "tensor",
+            "bits a weight",
+        ),
+        lambda packing: packing.weights.view(),
+        text("{note}", "warning"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSearch(PackSearch, kind="part-pack-search"):
+    """A search for the fewest bits of a part, in the words of the ``loss`` that was measured.
+
+    >>> PartSearch(
+    ...     budget=1.0, margin=2.0, baseline=3.0, rise=0.2, error=0.1, most=0.4, examples=500,
+    ...     calls=20, size=100, full=900, loss=POINTS,
+    ... ).summary
+    '9.00 times smaller; the accuracy falls by 0.2 points (0.4 with its margin, of 1 allowed).'
+    """
+
+    loss: str
+    given: int | None = None
+
+    @classmethod
+    def of(cls, search: PackSearch, loss: str, given: int | None = None) -> PartSearch:
+        """What was searched, and by which loss; ``given`` as in :class:`PartPacking`."""
+        known = {field.name: getattr(search, field.name) for field in fields(search)}
+        return cls(**known, loss=loss, given=given)
+
+    @property
+    def summary(self) -> str:
+        """The finding, from the numbers."""
+        margin = f"{self.most:.2g} with its margin, of " if self.examples > 1 else "of "
+        if self.loss == POINTS:
+            cost = f"the accuracy falls by {self.rise:.2g} points"
+        else:
+            cost = f"the loss ({self.loss}) rises by {self.rise:.2g}"
+        smaller = _smaller(self.size, self.full, self.given)
+        return f"{smaller}; {cost} ({margin}{self.budget:.2g} allowed)."
+
+    @property
+    def note(self) -> str:
+        """Why everything is kept exactly, where none of the bits could be spared."""
+        if any(tensor.bits is not None for tensor in self.tensors):
+            return ""
+        if not self.tensors:
+            return (
+                "Everything is kept exactly: no tensor is large enough to pack (256 floating-point "
+                "elements, not all equal, not to be lossless)."
+            )
+        other = "give a loss budget instead of points, " if self.loss == POINTS else ""
+        return (
+            f"Everything is kept exactly: {self.examples} validation examples cannot tell a rise "
+            f"as small as the budget from chance. Allow more, {other}or a smaller margin."
+        )
+
+    def _drawn(self) -> View:
+        label = f"rise of {'mistakes, in points' if self.loss == POINTS else self.loss}, and margin"
+        drawn = super()._drawn()
+        return tuple(replace(b, y_label=label) if isinstance(b, Figure) else b for b in drawn)
 
 
 class PackedPart(NamedTuple):
@@ -91,7 +233,10 @@ def pack_part(
     part = as_part(part)
     by = _rule(rule, bits, loss_budget, points, task)
     if margin is not None and by not in ("loss budget", "points"):
-        raise SettingsError("margin is of a budget; give loss_budget or points with it")
+        raise SettingsError(
+            f"{argument('margin')} is of a budget; give {argument('loss_budget')} or "
+            f"{argument('points')} with it"
+        )
     state = {key: tensor.detach().cpu() for key, tensor in part.module.state_dict().items()}
     if not state:
         raise SettingsError(f"{name or part.described!r} has no weights; there is nothing to pack")
@@ -151,7 +296,7 @@ def pack_part(
         note="" if search is None else search.note,
         settings={**settings, "part_digest": part.digest, "packed_digest": packed.digest},
     )
-    return PackedPart(_told(packed, record, task), record, search)
+    return PackedPart(_with_facts(packed, record, task), record, search)
 
 
 def _measures(part: Part, task: Task | None) -> dict[str, float]:
@@ -174,14 +319,16 @@ def _rule(
 ) -> str:
     """What decides the bits; an error when more than one is to, or a task is missing."""
     if rule is not None and rule not in RULES:
-        raise SettingsError(f"rule is one of {', '.join(RULES)}{nearest(str(rule), RULES)}")
-    asked = {
+        raise SettingsError(
+            f"{argument('rule')} is one of {', '.join(RULES)}{nearest(str(rule), RULES)}"
+        )
+    wanted = {
         f"{rule} rule": rule is not None,
         "bits": bits is not None,
         "loss budget": loss_budget is not None,
         "points": points is not None,
     }
-    chosen = [what for what, said in asked.items() if said]
+    chosen = [way for way, asked_for in wanted.items() if asked_for]
     if len(chosen) > 1:
         raise SettingsError(f"{' and '.join(chosen)} both decide the bits; ask for one of them")
     by = (chosen or ["entropy rule"])[0].removesuffix(" rule")
@@ -190,13 +337,20 @@ def _rule(
     return by
 
 
-def _told(packed: Part, record: PartPacking, task: Task | None) -> Part:
+def _with_facts(packed: Part, record: PartPacking, task: Task | None) -> Part:
     """The packed part with its size in its origin, and what it reaches if that was measured."""
     measured = {"packed bytes": float(record.size), "ratio": record.ratio}
     for name, value in record.after.items():
         measured |= {f"test {name}": value, f"test {name} before": record.before[name]}
     packed = with_measures(packed, measured)
-    if task is None:
-        return packed
-    origin = replace(packed.origin, task=task.name, task_fingerprint=task.fingerprint)
-    return packed.changed(origin=origin)
+    return packed if task is None else of_task(packed, task)
+
+
+def _smaller(size: int, full: int, given: int | None) -> str:
+    """How much: than the plain tensors, and first than the container that was given, if it was."""
+    plain = f"{full / size:.2f} times smaller"
+    if given is None:
+        return plain
+    most, least = max(given, size), min(given, size)
+    how = "smaller" if size <= given else "larger"
+    return f"{most / least:.2f} times {how} than it was packed before, {plain} than plain"

@@ -10,38 +10,194 @@ extractor shows at once, without any step, and a few steps capitalise on it:
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain, repeat
-from typing import Any, Unpack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.core.device import choose_device
-from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest
+from dovetail.core.declared import text
+from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
+from dovetail.core.records import Record
+from dovetail.core.views import Figure, Series, Table, View
+from dovetail.measure.forward import preprocess_for
 from dovetail.measure.joined import accuracy, joined
-from dovetail.measure.preprocess import preprocess_for
 from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
-from dovetail.parts.origin import Origin
 from dovetail.parts.part import Part
-from dovetail.reuse.transfer_record import READY, TransferFit, TransferTrial, Tried
+from dovetail.reuse.judging import chance_for
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
-from dovetail.train.loop import run_loop
-from dovetail.train.options import LoopOptions, Options
-from dovetail.train.supervision import augmentation, labelled_batches
+from dovetail.train.fit import Fit
+from dovetail.train.frame import Course
+from dovetail.train.options import LoopOptions
+from dovetail.train.supervision import labelled_batches
 
-__all__ = ["transfer"]
+__all__ = ["READY", "REINITIALISED", "TransferFit", "TransferTrial", "Tried", "transfer"]
 
-REINITIALISED = "reinitialised"
+READY, REINITIALISED = "ready", "reinitialised"
+"""The names of the head that is tried, and of the same one drawn anew."""
 
 _LR = 0.01
 """The learning rate of fine-tuning: what is ready should be improved on, not overwritten."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One extractor with one head: accuracies on validation after so many steps of fine-tuning.
+
+    ``test`` holds the accuracies on the test split before and after, ``fits`` says whether the two
+    share a space.
+
+    >>> Tried("a", "ready", (0, 10), (0.5, 0.9)).direct
+    0.5
+    """
+
+    front: str
+    head: str
+    steps: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    test: tuple[float, ...] = ()
+    fits: bool = False
+
+    @property
+    def direct(self) -> float:
+        """The accuracy without fine-tuning."""
+        return self.accuracy[0]
+
+    @property
+    def final(self) -> float:
+        """The accuracy after all of it."""
+        return self.accuracy[-1]
+
+    def after(self, step: int | None) -> float:
+        """The accuracy after the last measured step that is not beyond ``step``."""
+        if step is None:
+            return self.final
+        if step < 0:
+            raise SettingsError(f"a step is at least 0, got {step}")
+        return [a for s, a in zip(self.steps, self.accuracy, strict=True) if s <= step][-1]
+
+    def first_with(self, accuracy: float) -> int | None:
+        """The first measured step with at least this accuracy, if there is one.
+
+        >>> Tried("a", "fresh", (0, 10, 30), (0.1, 0.4, 0.8)).first_with(0.5)
+        30
+        """
+        curve = zip(self.steps, self.accuracy, strict=True)
+        return next((step for step, reached in curve if reached >= accuracy), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferTrial(Record, kind="transfer-trial", title="Extractors tried on {task}"):
+    """Candidate extractors with a ready head, beside other heads.  Selection is on validation.
+
+    >>> tried = (Tried("a", READY, (0, 9), (0.5, 0.7)), Tried("b", READY, (0, 9), (0.6, 0.6)))
+    >>> trial = TransferTrial(task="digits", chance=0.1, tried=tried)
+    >>> trial.ranked(), trial.ranked(0)
+    (('a', 'b'), ('b', 'a'))
+    >>> trial
+    TransferTrial(a first of 2 on digits: 0.500 at once, 0.700 after 9 steps)
+    """
+
+    task: str
+    chance: float
+    tried: tuple[Tried, ...]
+
+    @cached_property
+    def heads(self) -> tuple[str, ...]:
+        """The heads, the ready one first."""
+        return tuple(dict.fromkeys(row.head for row in self.tried))
+
+    @property
+    def chosen(self) -> str:
+        """The extractor that is best on validation after fine-tuning, with the ready head."""
+        return self.ranked()[0]
+
+    def ranked(self, step: int | None = None, *, head: str = READY) -> tuple[str, ...]:
+        """The extractors, best first, by accuracy on validation after ``step`` steps (or all)."""
+        if head not in self.heads:
+            raise SettingsError(f"no head {head!r} was tried{nearest(head, self.heads)}")
+        rows = [row for row in self.tried if row.head == head]
+        return tuple(row.front for row in sorted(rows, key=lambda row: -row.after(step)))
+
+    def of(self, front: str, head: str = READY) -> Tried:
+        """What was found for one extractor with one head."""
+        if (front, head) in self._pairs:
+            return self._pairs[front, head]
+        pairs = [f"{row.front} with {row.head}" for row in self.tried]
+        raise SettingsError(f"not tried{nearest(f'{front} with {head}', pairs)}")
+
+    @cached_property
+    def _pairs(self) -> dict[tuple[str, str], Tried]:
+        return {(row.front, row.head): row for row in reversed(self.tried)}
+
+    @property
+    def summary(self) -> str:
+        """Which extractor is first, and what it reaches."""
+        first = self.of(self.chosen)
+        test = f"; {first.test[-1]:.1%} on test" if first.test else ""
+        return (
+            f"{self.chosen} is first: with the ready head {first.direct:.1%} at once and "
+            f"{first.final:.1%} after {first.steps[-1]} steps, on validation{test}. Guessing gives "
+            f"{self.chance:.1%}."
+        )
+
+    def _best_first(self) -> list[Tried]:
+        return [self.of(front, head) for front in self.ranked() for head in self.heads]
+
+    def _table(self) -> Table:
+        rows = []
+        for row in self._best_first():
+            start = self.of(row.front).direct
+            test = row.test[-1] if row.test else None
+            steps = None if row.head == READY else row.first_with(start)
+            fits = "yes" if row.fits else "no"
+            rows.append((row.front, row.head, fits, row.direct, row.final, test, steps))
+        return Table(
+            (
+                "extractor",
+                "head",
+                "one space",
+                "at once",
+                "fine-tuned",
+                "on test",
+                "steps to the ready head's start",
+            ),
+            tuple(rows),
+            ("", "", "", ".1%", ".1%", ".1%", "d"),
+            "Accuracy on validation; fine-tuned also on test",
+        )
+
+    def _curves(self) -> View:
+        series: dict[str, list[Series]] = {}
+        for row in self._best_first():
+            along = tuple(math.log10(1 + step) for step in row.steps)
+            series.setdefault(row.front, []).append(Series(row.head, along, row.accuracy))
+        title = "accuracy on validation while it is fine-tuned"
+        return tuple(
+            Figure("line", f"{front}: {title}", tuple(lines), "log10(1 + steps)", "", ".0%")
+            for front, lines in series.items()
+        )
+
+    shows = (text("{summary}"), _table, _curves)
+
+    def __repr__(self) -> str:
+        first, count = self.of(self.chosen), len(self.ranked())
+        reached = f"{first.direct:.3f} at once, {first.final:.3f} after {first.steps[-1]} steps"
+        return f"TransferTrial({self.chosen} first of {count} on {self.task}: {reached})"
+
+
+@dataclass(frozen=True)
+class TransferFit(Fit):
+    """Each candidate with the ready head, fine-tuned; ``whole`` is the chosen one."""
+
+    networks: dict[str, Part] = field(default_factory=dict)
 
 
 def transfer(
@@ -83,7 +239,7 @@ def transfer(
 
     >>> from dovetail.parts.cutting import cut
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> from dovetail.train.end_to_end import end_to_end
     >>> digits = load_task("digits")
     >>> net = end_to_end(build("mlp", hidden=(64, 64)), digits, epochs=4).part
@@ -93,162 +249,147 @@ def transfer(
     >>> trial.chosen, trial.of("own").direct > 0.9 > 0.3 > trial.of("stranger").direct
     ('own', True)
     """
-    candidates, heads = _tried(fronts, head, against, others, seed)
-    epochs, chosen = _options(options)
-    changes = augmentation(augment)
-    device = choose_device(chosen.device)
-    _refuse_misfits(candidates, heads, task)
-    settings: dict[str, Any] = {
-        "how": "transfer",
+    heads = _heads(fronts, head, against, others, seed)
+    epochs = options.get("epochs", 1)
+    if not isinstance(epochs, int) or epochs < 0:
+        raise SettingsError(
+            f"{argument('epochs')} must be a whole number of at least 0, got {epochs!r}"
+        )
+    settled: LoopOptions = {"lr": _LR, **options, "epochs": max(epochs, 1)}
+    course = Course("transfer", task, settled, augment=augment, seed=seed)
+    if course.options.checkpoint is not None or course.options.patience is not None:
+        raise SettingsError(
+            f"a trial fine-tunes for exactly {argument('epochs', ...)} and starts anew when "
+            f"interrupted: leave {argument('checkpoint', ...)} and {argument('patience', ...)} out"
+        )
+    _refuse_misfits(fronts, heads, task)
+    course.settings |= {
         "norms": norms,
-        "augment": None if changes is None else str(changes),
-        "seed": seed,
-        "task_fingerprint": task.fingerprint,
-        "front_digests": {name: part.digest for name, part in candidates.items()},
+        "front_digests": {name: part.digest for name, part in fronts.items()},
         "head_digests": {name: part.digest for name, part in heads.items()},
-        "device": str(device),
-        **chosen.described(),
         "epochs": epochs,
     }
-    how = _How(task, norms, chosen, epochs, steps, changes, device, seed)
     tried, networks = [], {}
-    for name, front in candidates.items():
+    for name, front in fronts.items():
         for other, behind in heads.items():
-            row, pair = _trial(name, front, other, behind, how)
+            row, pair = _trial(course, name, front, other, behind, norms, steps)
             tried.append(row)
             if other == READY:
-                networks[name] = _finished(pair, (front, behind), row, how, settings)
-    names = head.contract.classes or task.classes
+                origin = course.origin([front, behind], {"validation accuracy": row.final})
+                networks[name] = joined(*pair, task, norms, seed=seed).changed(
+                    origin=origin if epochs else replace(origin, how="join")
+                )
     record = TransferTrial(
-        task=task.name, chance=1 / len(names), tried=tuple(tried), settings=settings
+        task=task.name,
+        chance=chance_for(head, task),
+        tried=tuple(tried),
+        settings=course.settings,
     )
     return TransferFit(tuple(networks.values()), record, networks[record.chosen], networks)
-
-
-@dataclass(frozen=True)
-class _How:
-    """What is the same for every pair."""
-
-    task: Task
-    norms: Norms
-    options: Options
-    epochs: int
-    steps: Sequence[int] | None
-    augment: Augment | None
-    device: torch.device
-    seed: int
 
 
 class _Curve:
     """Accuracies on validation, measured as the steps go by."""
 
-    def __init__(self, measure: Callable[[], float], steps: Sequence[int]) -> None:
-        self._measure, self._wanted = measure, {0, *steps}
+    def __init__(self, measure: Callable[[], float]) -> None:
+        self._measure, self.wanted = measure, {0}
         self.done = 0
         self.points: dict[int, float] = {}
 
     def before_step(self) -> None:
-        if self.done in self._wanted:
+        if self.done in self.wanted:
             self.points[self.done] = self._measure()
         self.done += 1
 
-    def close(self) -> None:
-        """The last point: what came of all steps."""
-        self.points[self.done] = self._measure()
-
 
 def _trial(
-    name: str, front: Part, other: str, head: Part, how: _How
+    course: Course,
+    name: str,
+    front: Part,
+    other: str,
+    head: Part,
+    norms: Norms,
+    steps: Sequence[int] | None,
 ) -> tuple[Tried, tuple[Part, Part]]:
     """Fine-tune copies of a front and a head, measuring on the way."""
+    (task,), seed, epochs = course.tasks, course.seed, course.settings["epochs"]
     fits = not front.contract.mismatches(head.contract)
-    front, head = _copied(front, how.task, how.device), _copied(head, None, how.device)
+    contract = front.contract
+    if contract.preprocess is None:  # who says nothing of inputs gets the task's statistics
+        contract = replace(contract, preprocess=preprocess_for(task))
+    front, head = course.copied(front.changed(contract=contract)), course.copied(head)
 
     def on(split: Split) -> float:
-        return accuracy(front, head, how.task, how.norms, split=split, seed=how.seed)
+        return accuracy(front, head, task, norms, split=split, seed=seed)
 
     def on_test() -> tuple[float, ...]:
-        return (on("test"),) if how.task.size("test") else ()
+        return (on("test"),) if task.size("test") else ()
 
-    before = on_test()
-    curve = _Curve(lambda: on("validation"), ())
-    if how.epochs:
-        curve = _tune(front, head, lambda: on("validation"), how)
-    curve.close()
-    steps = tuple(curve.points)
-    test = before + (on_test() if how.epochs else ())
-    found = tuple(curve.points.values())
-    return Tried(name, other, steps, found, test, fits), (front, head)
+    test = on_test()
+    curve = _Curve(lambda: on("validation"))
+    if epochs:
+        _tune(course, front, head, curve, steps)
+        test += on_test()
+    curve.points[curve.done] = on("validation")
+    reached = tuple(curve.points.values())
+    return Tried(name, other, tuple(curve.points), reached, test, fits), (front, head)
 
 
-def _tune(front: Part, head: Part, measure: Callable[[], float], how: _How) -> _Curve:
+def _tune(
+    course: Course, front: Part, head: Part, curve: _Curve, steps: Sequence[int] | None
+) -> None:
+    """Train front and head together; the curve is measured after ``steps``."""
+    (task,), size = course.tasks, course.options.batch_size
     whole = join(front, head, force=True)
     whole.module.requires_grad_(True)
-    known = head.contract.classes or how.task.classes
-    columns = torch.tensor([known.index(each) for each in how.task.classes], device=how.device)
-    size = how.options.batch_size
-    batches = labelled_batches(front.contract, how.task, how.augment, size, how.seed)
-    curve = _Curve(measure, _half_decades(how, len(batches)) if how.steps is None else how.steps)
+    known = head.contract.classes or task.classes
+    columns = torch.tensor([known.index(name) for name in task.classes], device=course.device)
+    batches = labelled_batches(front.contract, task, course.augment, size, course.seed)
+    half_decades = (
+        n * 10**k for k in range(len(str(course.options.epochs * len(batches)))) for n in (1, 3)
+    )
+    curve.wanted |= set(half_decades if steps is None else steps)
 
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
         curve.before_step()
-        inputs, targets = batch
-        return F.cross_entropy(whole(inputs.to(how.device)), columns[targets.to(how.device)])
+        inputs, targets = (tensor.to(course.device) for tensor in batch)
+        return F.cross_entropy(whole(inputs), columns[targets])
 
-    run_loop(whole.module, batches, step, how.options, seed=how.seed, label=how.task.name)
-    whole.module.zero_grad(set_to_none=True)
-    whole.module.eval()
-    return curve
+    course.run(whole.module, batches, step)
 
 
-def _half_decades(how: _How, batches: int) -> list[int]:
-    """1, 3, 10, 30, 100, ... up to the number of steps."""
-    tens = accumulate(repeat(10, len(str(how.epochs * batches))), lambda a, b: a * b, initial=1)
-    return list(chain.from_iterable((ten, 3 * ten) for ten in tens))
-
-
-def _tried(
+def _heads(
     fronts: Mapping[str, Part],
     head: Part,
     against: Sequence[str],
     others: Mapping[str, Part] | None,
     seed: int,
-) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The candidates and the heads by name."""
+) -> dict[str, Part]:
+    """The heads to try behind each candidate, by name."""
     if not isinstance(fronts, Mapping) or not fronts:
-        raise SettingsError("fronts= are the candidates by name, such as {'resnet': front}")
+        raise SettingsError(
+            f"{argument('fronts', ...)} are the candidates by name, such as {{'resnet': front}}"
+        )
     heads = {READY: head}
     for name in (against,) if isinstance(against, str) else against:
         if name != REINITIALISED:
             raise SettingsError(
                 f"unknown comparison {name!r}{nearest(name, (REINITIALISED,))}; give other heads "
-                "by name in others="
+                f"by name in {argument('others', ...)}"
             )
-        width = (head.contract.gives[0].shape or (None,))[0]
-        outputs = head.contract.classes or width
+        outputs = head.contract.classes or (head.contract.gives[0].shape or (None,))[0]
         if outputs is None:
-            raise ContractError("the head does not say how many numbers it gives; say against=()")
+            raise ContractError(
+                f"the head does not say how many numbers it gives; say {argument('against', ())}"
+            )
         heads[name] = head_like(head, outputs, seed=seed)
     for name, part in (others or {}).items():
         if name in heads:
-            raise SettingsError(f"others= may not be called {name!r}: that head is there already")
+            raise SettingsError(
+                f"{argument('others', ...)} may not be called {name!r}: that head is there already"
+            )
         heads[name] = part
-    return dict(fronts), heads
-
-
-def _options(options: LoopOptions) -> tuple[int, Options]:
-    """How many epochs, and what the loop is told."""
-    epochs = options.get("epochs", 1)
-    if not isinstance(epochs, int) or epochs < 0:
-        raise SettingsError(f"epochs must be a whole number of at least 0, got {epochs!r}")
-    told: LoopOptions = {"lr": _LR, **options, "epochs": max(epochs, 1)}
-    chosen = Options(**told)
-    if chosen.checkpoint is not None or chosen.patience is not None:
-        raise SettingsError(
-            "a trial fine-tunes for exactly epochs= and starts anew when interrupted: leave "
-            "checkpoint= and patience= out"
-        )
-    return epochs, chosen
+    return heads
 
 
 def _refuse_misfits(fronts: Mapping[str, Part], heads: Mapping[str, Part], task: Task) -> None:
@@ -260,10 +401,10 @@ def _refuse_misfits(fronts: Mapping[str, Part], heads: Mapping[str, Part], task:
         )
     for other, head in heads.items():
         known = head.contract.classes
-        if known is not None and (lost := [each for each in task.classes if each not in known]):
+        if known is not None and (lost := [name for name in task.classes if name not in known]):
             raise TaskError(
                 f"the head {other!r} does not know {', '.join(lost[:8])} of {task.name!r}; extend "
-                "it first: reuse.extend_classes"
+                "it first (reuse.extend_classes, dovetail reuse extend)"
             )
         for name, front in fronts.items():
             if obstacles := front.contract.obstacles(head.contract):
@@ -271,30 +412,3 @@ def _refuse_misfits(fronts: Mapping[str, Part], heads: Mapping[str, Part], task:
                     f"the head {other!r} cannot follow the extractor {name!r}: "
                     f"{'; '.join(obstacles)}. Cut where the shapes agree, or stitch them first"
                 )
-
-
-def _copied(part: Part, task: Task | None, device: torch.device) -> Part:
-    """A copy on the device; a front that says nothing of its inputs gets the task's statistics."""
-    contract = part.contract
-    if task is not None and contract.preprocess is None:
-        contract = replace(contract, preprocess=preprocess_for(task))
-    return part.changed(module=copy.deepcopy(part.module).to(device), contract=contract)
-
-
-def _finished(
-    pair: tuple[Part, Part],
-    starts: tuple[Part, Part],
-    row: Tried,
-    how: _How,
-    settings: dict[str, Any],
-) -> Part:
-    whole = joined(*pair, how.task, how.norms, seed=how.seed)
-    origin = Origin(
-        how="train" if how.epochs else "join",
-        parents=tuple(start.digest for start in starts),
-        task=how.task.name,
-        task_fingerprint=how.task.fingerprint,
-        settings=settings,
-        measured={"validation accuracy": row.final},
-    )
-    return whole.changed(origin=origin)

@@ -1,24 +1,177 @@
-"""An entry: what the shelf says of one version before any weight is read."""
+"""What the shelf says of one version before any weight is read: its entry, and its note.
+
+``lenet/2/`` is the part, exactly as it was written; ``lenet/2.json`` is the note: tags, when it was
+added, when it was removed.  Creating the note claims the number, which an existing file cannot do
+twice, so two processes never get the same one; a removed version leaves its note behind, so
+``lenet@2`` never comes to mean another part.  A part without a note is still a part.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
 
-from dovetail.core.errors import DovetailError, FormatError, RecipeError
+from dovetail.core.errors import DovetailError, FormatError, RecipeError, ShelfError
+from dovetail.core.files import HIDDEN, read_plain, write_whole
+from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, to_plain
 from dovetail.parts.contract import Contract
-from dovetail.parts.facts import read_facts
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin, read_facts
 from dovetail.parts.recipe import Recipe, in_words
-from dovetail.shelf.names import Reference
-from dovetail.shelf.notes import Note, read_note
+from dovetail.shelf.names import Reference, version_of
 
 if TYPE_CHECKING:
     from dovetail.parts.part import Part
 
-__all__ = ["Entry", "read_entry"]
+__all__ = [
+    "Entry",
+    "Note",
+    "checked_text",
+    "claim",
+    "damage",
+    "note_path",
+    "now",
+    "read_checked",
+    "read_entry",
+    "read_note",
+    "write_note",
+]
+
+SUFFIX = ".json"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Tags, and when the version was added and removed (ISO 8601, UTC).
+
+    >>> Note(added="2024-05-01T12:00:00Z", tags=("small",)).removed is None
+    True
+    """
+
+    added: str | None = None
+    tags: tuple[str, ...] = ()
+    removed: str | None = None
+
+
+def now() -> str:
+    """The present second.
+
+    >>> now()[-1]
+    'Z'
+    """
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def note_path(folder: Path) -> Path:
+    """The note beside a version's folder.
+
+    >>> note_path(Path("lenet/2")).as_posix()
+    'lenet/2.json'
+    """
+    return folder.with_name(folder.name + SUFFIX)
+
+
+def read_note(folder: Path) -> Note:
+    """The note of a version; an empty one when there is none.
+
+    Raises:
+        FormatError: it is damaged; the part beside it may be whole.
+    """
+    path = note_path(folder)
+    return read_checked(Note, path) if path.exists() else Note()
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Write or exchange the note of a version."""
+    write_whole(note_path(folder), checked_text(note))
+
+
+def claim(home: Path, note: Note) -> int:
+    """Take the next number in a name's folder, leaving ``note`` there; no one else can take it.
+
+    >>> import tempfile; home = Path(tempfile.mkdtemp())
+    >>> claim(home, Note()), claim(home, Note())
+    (1, 2)
+    """
+    hidden = home / f"{HIDDEN}{uuid4().hex}"
+    write_whole(hidden, checked_text(note))
+    number = 0
+    try:
+        while True:
+            number = max(number, _last(home)) + 1  # never one that was tried, whatever stands there
+            if version_of(str(number)) is None:
+                raise ShelfError(
+                    f"{home}: there is no version after {number - 1}; rename its folder and its "
+                    "note to the number they should have"
+                )
+            try:
+                os.link(hidden, home / f"{number}{SUFFIX}")
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                raise
+            except OSError:  # a file system without links: the name is claimed, then filled
+                place = home / f"{number}{SUFFIX}"
+                try:
+                    place.touch(exist_ok=False)
+                except FileExistsError:
+                    continue
+                try:
+                    write_note(home / str(number), note)
+                except FormatError:
+                    place.unlink(missing_ok=True)  # the disk is full: nothing is claimed
+                    raise
+            return number
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def with_tags(note: Note, tags: tuple[str, ...]) -> Note:
+    """The note with more tags.
+
+    >>> with_tags(Note(tags=("b",)), ("a",)).tags
+    ('a', 'b')
+    """
+    return replace(note, tags=tuple(sorted({*note.tags, *tags})))
+
+
+def _last(home: Path) -> int:
+    """The highest number ever used: by a folder, or by the note of one that is gone."""
+    found = (version_of(path.name.removesuffix(SUFFIX)) for path in home.iterdir())
+    return max((number for number in found if number), default=0)
+
+
+def checked_text(thing: object) -> str:
+    """A small dataclass as JSON, with a digest of its fields that tells damage.
+
+    >>> checked_text(Note()).split()[3]
+    '"check":'
+    """
+    fields = to_plain(thing)
+    return dumps({**fields, "check": hashlib.sha256(dumps(fields).encode()).hexdigest()[:16]})
+
+
+def read_checked(
+    kind: type[T], path: Path, *, most_bytes: int = MOST_BYTES, links: bool = True
+) -> T:
+    """Read what :func:`checked_text` wrote.
+
+    Raises:
+        FormatError: it is not that, to the last byte.
+    """
+    data = read_plain(path, most_bytes=most_bytes, links=links)  # once: others may exchange it
+    value = parse_json(data, str(path))
+    if isinstance(value, dict):
+        value.pop("check", None)
+    thing = from_plain(kind, value, str(path))
+    if data != checked_text(thing).encode():
+        raise FormatError(f"{path}: was changed or damaged after it was written")
+    return thing
 
 
 @dataclass(frozen=True)
@@ -90,7 +243,7 @@ def read_entry(name: str, version: int, folder: Path) -> Entry:
             os.scandir(folder).close()  # fails as it did when its versions were looked for
         facts = read_facts(folder, check_hashes=False, check_builders=False)
     except (DovetailError, OSError) as error:
-        return Entry(name, version, folder, problem=_short(error, folder))
+        return Entry(name, version, folder, problem=damage(error, folder))
     try:
         note = read_note(folder)
     except (DovetailError, OSError):
@@ -109,7 +262,15 @@ def read_entry(name: str, version: int, folder: Path) -> Entry:
     )
 
 
-def _short(error: Exception, folder: Path) -> str:
+def damage(error: Exception, folder: Path) -> str:
+    """What is wrong, in words that leave out where, as the reference beside them says that.
+
+    >>> damage(FormatError("shelf/lenet/2/config.json: no such file"), Path("shelf/lenet/2"))
+    'config.json: no such file'
+    """
     if isinstance(error, OSError):
         return f"cannot be read ({error.strerror or error})"
-    return str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "")
+    words = str(error)
+    for where in (f"{folder}/", f"{folder}: ", f"{folder.parent}/"):
+        words = words.replace(where, "")
+    return words if isinstance(error, DovetailError) else f"{type(error).__name__}: {words}"

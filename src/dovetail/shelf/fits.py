@@ -11,20 +11,30 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from dovetail.core.errors import DovetailError, FormatError, SettingsError
-from dovetail.core.files import HIDDEN, read_plain, write_whole
-from dovetail.core.plain import dumps, from_plain, parse_json, to_plain
+from dovetail.core.files import HIDDEN, write_whole
+from dovetail.core.plain import dumps
+from dovetail.shelf.entry import SUFFIX, checked_text, read_checked
 
-__all__ = ["FOLDER", "MeasuredFit", "best", "check_fit", "fit_files", "keep", "kept", "neighbours"]
+__all__ = [
+    "FOLDER",
+    "MeasuredFit",
+    "best",
+    "read_fit",
+    "fit_files",
+    "write_fit",
+    "read_fits",
+    "neighbours",
+]
 
 FOLDER = "_fits"
 """Where measurements lie; no part can be called that."""
 
-SUFFIX = ".json"
 _MOST_BYTES = 1 << 20
 
 
@@ -77,36 +87,32 @@ class MeasuredFit:
         >>> one.name == again.name
         True
         """
-        facts = (
-            *(self.front, self.head, list(self.through)),
-            *(self.task_fingerprint, self.split, self.norms),
-        )
-        return hashlib.sha256(dumps(list(facts)).encode()).hexdigest()
+        parts = [self.front, self.head, list(self.through)]
+        facts = [*parts, self.task_fingerprint, self.split, self.norms]
+        return hashlib.sha256(dumps(facts).encode()).hexdigest()
 
 
-def keep(shelf: Path, fit: MeasuredFit) -> Path:
+def write_fit(shelf: Path, fit: MeasuredFit) -> Path:
     """Write a measurement, whole or not at all, in place of an older one of the same.
 
     >>> import tempfile
     >>> fit = MeasuredFit("1f", "9c", (), "digits", "07", "test", "batch", 0.91, 0.1, 360)
     >>> shelf = Path(tempfile.mkdtemp())
-    >>> kept(shelf) == [fit] if keep(shelf, fit) else None
+    >>> read_fits(shelf) == [fit] if write_fit(shelf, fit) else None
     True
     """
     path = shelf / FOLDER / f"{fit.name}{SUFFIX}"
-    write_whole(path, _text(fit))
+    write_whole(path, checked_text(fit))
     return path
 
 
-def kept(shelf: Path) -> list[MeasuredFit]:
+def read_fits(shelf: Path) -> list[MeasuredFit]:
     """Every measurement that can be read, best first; damaged files are passed over."""
-    found = []
+    fits = []
     for path in fit_files(shelf):
-        try:
-            found.append(check_fit(path))
-        except DovetailError:
-            continue
-    return sorted(found, key=lambda fit: (-fit.accuracy, fit.name))
+        with suppress(DovetailError):
+            fits.append(read_fit(path))
+    return sorted(fits, key=lambda fit: (-fit.accuracy, fit.name))
 
 
 def fit_files(shelf: Path) -> list[Path]:
@@ -121,21 +127,17 @@ def fit_files(shelf: Path) -> list[Path]:
         return []
 
 
-def check_fit(path: Path) -> MeasuredFit:
+def read_fit(path: Path) -> MeasuredFit:
     """Read one measurement.
 
     Raises:
         FormatError: it is damaged, or not what its name says.
     """
-    data = read_plain(path, most_bytes=_MOST_BYTES, links=False)
-    value = parse_json(data, str(path))
-    if isinstance(value, dict):
-        value = {key: each for key, each in value.items() if key != "check"}
     try:
-        fit = from_plain(MeasuredFit, value, str(path))
+        fit = read_checked(MeasuredFit, path, most_bytes=_MOST_BYTES, links=False)
     except SettingsError as error:
         raise FormatError(f"{path}: {error}") from None
-    if data != _text(fit).encode() or path.name != f"{fit.name}{SUFFIX}":
+    if path.name != f"{fit.name}{SUFFIX}":
         raise FormatError(f"{path}: was changed or damaged after it was written")
     return fit
 
@@ -167,10 +169,5 @@ def neighbours(fits: Iterable[MeasuredFit], digest: str) -> dict[str, MeasuredFi
                 beside.setdefault(after, []).append(fit)
             if after == digest:
                 beside.setdefault(before, []).append(fit)
-    found = {other: best(several) for other, several in beside.items()}
-    return {other: fit for other, fit in found.items() if fit is not None}
-
-
-def _text(fit: MeasuredFit) -> str:
-    fields = to_plain(fit)
-    return dumps({**fields, "check": hashlib.sha256(dumps(fields).encode()).hexdigest()[:16]})
+    bests = ((other, best(several)) for other, several in beside.items())
+    return {other: fit for other, fit in bests if fit is not None}

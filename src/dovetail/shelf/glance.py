@@ -14,7 +14,7 @@ import stat
 import zlib
 
 from dovetail import __version__
-from dovetail.shelf.places import names, need_folder, stamp, versions
+from dovetail.shelf.names import names, need_folder, stamp, versions
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A quick list of the shelf, which can always be rebuilt from the folders.
+"""A quick list of the shelf, which can always be rebuilt from the folders, and filters over it.
 
 The index file keeps the facts of each part together with a *stamp* of the files they were read
 from (inode, time and size of manifest, config and note).  Listing a shelf walks the folders and
@@ -15,24 +15,24 @@ import gc
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.core.errors import DovetailError
 from dovetail.core.files import read_plain, write_whole
 from dovetail.core.plain import from_plain, to_plain
-from dovetail.parts.contract import Contract
-from dovetail.parts.origin import Origin
+from dovetail.parts.contract import Contract, Port
+from dovetail.parts.facts import Origin
 from dovetail.parts.recipe import Recipe, read_recipe
 from dovetail.shelf.entry import Entry, read_entry
-from dovetail.shelf.names import Reference
-from dovetail.shelf.places import names, refused, versions
-from dovetail.shelf.places import stamp as _stamp
+from dovetail.shelf.names import Reference, names, refused, versions
+from dovetail.shelf.names import stamp as _stamp
 
-__all__ = ["Index", "Slot", "is_gone", "slots"]
+__all__ = ["Index", "Query", "Slot", "has_shape", "is_gone", "ranked", "slots"]
 
 FILE = ".index.json"
 _MOST_BYTES = 1 << 30
@@ -126,12 +126,13 @@ class Index:
             return _Stored()
 
     def _write(self) -> None:
-        contracts, recipes = _Once(), _Once()
+        contracts: dict[str, int] = {}  # by its text, each one's number
+        recipes: dict[str, int] = {}
         rows = {
             key: [
                 stamp,
-                contracts.number(entry.contract),
-                recipes.number(entry.recipe),
+                _number(contracts, entry.contract),
+                _number(recipes, entry.recipe),
                 to_plain(entry.origin),
                 entry.digest,
                 entry.bytes,
@@ -142,8 +143,8 @@ class Index:
         }
         value = {
             "format": FORMAT,
-            "contracts": list(contracts.values()),
-            "recipes": list(recipes.values()),
+            "contracts": [json.loads(text) for text in contracts],
+            "recipes": [json.loads(text) for text in recipes],
             "rows": rows,
         }
         body = json.dumps(value, allow_nan=False).encode()
@@ -161,17 +162,8 @@ class _Stored:
     rows: dict[str, Any] = field(default_factory=dict)
 
 
-class _Once:
-    """Plain values by number, each kept once."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, thing: Contract | Recipe | None) -> int:
-        return self._numbers.setdefault(json.dumps(to_plain(thing)), len(self._numbers))
-
-    def values(self) -> Iterator[Any]:
-        return map(json.loads, self._numbers)
+def _number(known: dict[str, int], thing: Contract | Recipe | None) -> int:
+    return known.setdefault(json.dumps(to_plain(thing)), len(known))
 
 
 @contextmanager
@@ -245,3 +237,84 @@ def _from_row(stored: _Stored, slot: Slot, stamp: Stamp, row: Any) -> Entry | No
         )
     except (DovetailError, LookupError, ValueError, TypeError):
         return None
+
+
+Sizes = int | Sequence[int | None]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What an entry must be; a field that is ``None`` asks nothing.
+
+    >>> from pathlib import Path
+    >>> head = Entry("head", 1, Path("head/1"), Contract(classes=("cat", "dog", "owl")))
+    >>> Query(classes=("owl", "cat")).wants(head), Query(classes=("fox",)).wants(head)
+    (True, False)
+    """
+
+    pattern: str | None = None
+    fits: Contract | None = None
+    space: str | None = None
+    classes: Iterable[str] | str | None = None
+    task: str | None = None
+    gives: Sizes | None = None
+    takes: Sizes | None = None
+    tag: str | None = None
+
+    def names(self, entry: Entry) -> bool:
+        """Whether the entry's name is one the pattern asks for."""
+        return self.pattern is None or fnmatchcase(entry.name, self.pattern)
+
+    def wants(self, entry: Entry) -> bool:
+        """Whether the entry is whole and everything that is asked."""
+        contract = entry.contract
+        return (
+            entry.problem is None
+            and self.names(entry)
+            and (self.tag is None or self.tag in entry.tags)
+            and (self.task is None or self.task == entry.origin.task)
+            and (self.space is None or self.space in _spaces(contract))
+            and (self.classes is None or _names(self.classes) <= set(contract.classes or ()))
+            and (self.gives is None or any(has_shape(p, self.gives) for p in contract.gives))
+            and (self.takes is None or any(has_shape(p, self.takes) for p in contract.takes))
+            and (self.fits is None or _fit(self.fits, contract))
+        )
+
+
+def has_shape(port: Port, sizes: Sizes) -> bool:
+    """Whether a port is known to have these axes; ``None`` on either side is any length.
+
+    >>> has_shape(Port((16, 4, 4)), (16, None, None)), has_shape(Port((64,)), 64)
+    (True, True)
+    >>> has_shape(Port(), (64,))  # nobody has said
+    False
+    """
+    wanted = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    return (
+        port.shape is not None
+        and len(port.shape) == len(wanted)
+        and all(a is None or b is None or a == b for a, b in zip(port.shape, wanted, strict=True))
+    )
+
+
+def ranked(entries: Iterable[Entry], accuracies: Mapping[str, float]) -> list[Entry]:
+    """Entries with the greatest accuracy first; those whose digest has none last, as they were.
+
+    >>> from pathlib import Path
+    >>> three = [Entry(d, 1, Path(d), digest=d) for d in ("a", "b", "c")]
+    >>> [entry.name for entry in ranked(three, {"c": 0.9, "b": 0.8})]
+    ['c', 'b', 'a']
+    """
+    return sorted(entries, key=lambda entry: -accuracies.get(entry.digest, -1.0))
+
+
+def _fit(one: Contract, other: Contract) -> bool:
+    return not one.mismatches(other) or not other.mismatches(one)
+
+
+def _spaces(contract: Contract) -> set[str | None]:
+    return {port.space for port in (*contract.takes, *contract.gives)}
+
+
+def _names(classes: Iterable[str] | str) -> set[str]:
+    return {classes} if isinstance(classes, str) else set(classes)

@@ -1,21 +1,139 @@
-"""What the shelf shows: the list of its parts, and the card of one."""
+"""What the shelf shows: the list of its parts, the card of one, and who comes from whom."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
+from dovetail.core.declared import Column, table, text, when
 from dovetail.core.plain import dumps, to_plain
 from dovetail.core.records import Record
 from dovetail.core.views import Table, Text, View
 from dovetail.parts.contract import Contract, Port, shown_shape
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.glance import emptiness
-from dovetail.shelf.lineage import Ancestor, Lineage, family_view
 
-__all__ = ["PartCard", "ShelfList", "ShelfRow", "card_of", "list_of", "shown_bytes"]
+__all__ = [
+    "Ancestor",
+    "Lineage",
+    "PartCard",
+    "ShelfList",
+    "ShelfRow",
+    "card_of",
+    "family_view",
+    "list_of",
+    "shown_bytes",
+    "trace",
+]
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """A part in a family tree: its digest, its references where it is on the shelf, its parents.
+
+    ``repeated`` marks one whose own parents are shown elsewhere in the tree.
+
+    >>> Ancestor("1f" * 32).label, Ancestor("1f" * 32, ("lenet@1",), how="train").label
+    ('1f1f1f1f1f1f (not on this shelf)', 'lenet@1 (train)')
+    """
+
+    digest: str
+    refs: tuple[str, ...] = ()
+    how: str | None = None
+    parents: tuple[Ancestor, ...] = ()
+    repeated: bool = False
+
+    @property
+    def label(self) -> str:
+        """The references, or the digest's beginning for a part that is not on the shelf."""
+        if not self.refs:
+            return f"{self.digest[:12]} (not on this shelf)"
+        known = [word for word in (self.how, "see above" if self.repeated else None) if word]
+        return " = ".join(self.refs) + (f" ({', '.join(known)})" if known else "")
+
+    def walk(self) -> Iterator[Ancestor]:
+        """This part and all it comes from."""
+        yield self
+        for parent in self.parents:
+            yield from parent.walk()
+
+    def drawn(self) -> str:
+        """The tree in lines of text, each part above its parents."""
+        return "\n".join([self.label, *_branches(self.parents, "")])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage(Record, kind="lineage"):
+    """Where a part comes from, and what on the shelf comes from it.
+
+    >>> parent = Ancestor("1f" * 32, ("lenet@1",), how="train")
+    >>> tree = Ancestor("9c" * 32, ("front@1",), "cut", (parent,))
+    >>> print(Lineage(ref="front@1", tree=tree, children=()).tree.drawn())
+    front@1 (cut)
+    └─ lenet@1 (train)
+    """
+
+    ref: str
+    tree: Ancestor
+    children: tuple[str, ...]
+
+    shows = (lambda lineage: family_view(lineage.tree, lineage.children),)
+
+
+def family_view(tree: Ancestor | None, children: tuple[str, ...]) -> View:
+    """A tree and the children as blocks.
+
+    >>> family_view(Ancestor("1f" * 32, ("lenet@1",)), ("front@1", "head@1"))[1].text
+    'What comes from it: front@1, head@1.'
+    """
+    named = ", ".join(children) or "nothing on this shelf"
+    drawn = () if tree is None else (Text(tree.drawn(), "code"),)
+    return (*drawn, Text(f"What comes from it: {named}."))
+
+
+def trace(entry: Entry, entries: Iterable[Entry]) -> Lineage:
+    """The family of one entry among all entries of a shelf.
+
+    Each digest's parents are followed once, so that a tree that is wide, shared or (in a folder
+    that lies) circular stays as small as the shelf.
+    """
+    by_digest: dict[str, list[Entry]] = {}
+    children = []
+    for other in entries:
+        if other.problem is None:
+            by_digest.setdefault(other.digest, []).append(other)
+            if entry.digest in other.origin.parents and other.digest != entry.digest:
+                children.append(other.ref)
+    seen = {entry.digest}
+    parents = _ancestors(entry.origin.parents, by_digest, seen)
+    tree = Ancestor(entry.digest, (entry.ref,), entry.origin.how, parents)
+    return Lineage(ref=entry.ref, tree=tree, children=tuple(children))
+
+
+def _ancestors(
+    digests: Iterable[str], by_digest: dict[str, list[Entry]], seen: set[str]
+) -> tuple[Ancestor, ...]:
+    found = []
+    for digest in dict.fromkeys(digests):
+        holders = by_digest.get(digest, [])
+        refs = tuple(holder.ref for holder in holders)
+        how = holders[0].origin.how if holders else None
+        grand = [parent for holder in holders for parent in holder.origin.parents]
+        repeated = digest in seen
+        seen.add(digest)
+        parents = () if repeated else _ancestors(grand, by_digest, seen)
+        found.append(Ancestor(digest, refs, how, parents, repeated and bool(grand)))
+    return tuple(found)
+
+
+def _branches(parents: tuple[Ancestor, ...], indent: str) -> Iterator[str]:
+    for i, parent in enumerate(parents, start=1):
+        last = i == len(parents)
+        yield f"{indent}{'└─' if last else '├─'} {parent.label}"
+        yield from _branches(parent.parents, indent + ("   " if last else "│  "))
 
 
 @dataclass(frozen=True)
@@ -58,27 +176,19 @@ class ShelfList(Record, kind="shelf-list"):
         if not self.rows:
             nothing = f"The shelf {self.shelf!r} has no such part."
             return (Text(emptiness(self.shelf) if self.complete else nothing),)
-        columns: tuple[str, ...] = (
-            *("part", "what", "takes → gives", "space", "classes", "task"),
-            *("accuracy", "size", "added", "tags"),
-        )
-        formats: tuple[str, ...] = ("", "", "", "", "d", "", ".1%", "", "", "")
-        cells = tuple(_cells(row) for row in self.rows)
-        if any(row.joined is not None for row in self.rows):
-            columns, formats = (*columns, "joined"), (*formats, ".1%")
-            cells = tuple((*c, row.joined) for c, row in zip(cells, self.rows, strict=True))
-        told = [j for j in range(len(columns)) if any(row[j] not in (None, "") for row in cells)]
+        columns = {title: tuple(map(cell, self.rows)) for title, (_, cell) in _COLUMNS.items()}
+        told = [title for title, cells in columns.items() if {*cells} - {None, ""}]
         table = Table(
-            tuple(columns[j] for j in told),
-            tuple(tuple(row[j] for j in told) for row in cells),
-            tuple(formats[j] for j in told),
+            tuple(told),
+            tuple(zip(*(columns[title] for title in told), strict=True)),
+            tuple(_COLUMNS[title][0] for title in told),
         )
         damaged = [f"{row.ref}: {row.problem}" for row in self.rows if row.problem is not None]
         return (table, *(Text(f"Damaged: {line}.", "warning") for line in damaged))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartCard(Record, kind="part-card"):
+class PartCard(Record, kind="part-card", title="{ref}"):
     """All the shelf knows of one version."""
 
     ref: str
@@ -94,26 +204,7 @@ class PartCard(Record, kind="part-card"):
     children: tuple[str, ...]
     problem: str | None = None
 
-    @property
-    def title(self) -> str:
-        """The reference."""
-        return self.ref
-
-    def view(self) -> View:
-        """Facts, ports, what was measured, lineage and recipe."""
-        if self.problem is not None:
-            return (Text(f"{self.ref} is damaged: {self.problem}.", "warning"),)
-        return (
-            Table(("", self.ref), self._facts()),
-            Table(("port", "shape", "dtype", "activation", "space"), _ports(self.contract)),
-            *self._measured(),
-            Text("Lineage", "heading"),
-            *family_view(self.family, self.children),
-            Text("Recipe", "heading"),
-            Text(dumps(self.recipe).rstrip(), "code"),
-        )
-
-    def _facts(self) -> tuple[tuple[str, str | None], ...]:
+    def _facts(self) -> Table:
         origin = self.origin
         settings = ", ".join(f"{name}={value}" for name, value in origin.settings.items())
         classes = self.contract.classes
@@ -128,11 +219,35 @@ class PartCard(Record, kind="part-card"):
             "size": shown_bytes(self.bytes),
             "weights": f"sha256 {self.digest[:12]}",
         }
-        return tuple((name, value) for name, value in facts.items() if value)
+        return Table(("", self.ref), tuple((name, value) for name, value in facts.items() if value))
 
-    def _measured(self) -> View:
-        rows = tuple(self.origin.measured.items())
-        return (Table(("measured", "value"), rows, ("", ".4g")),) if rows else ()
+    def _ports(self) -> Table:
+        contract = self.contract
+        ports = [("takes", p) for p in contract.takes] + [("gives", p) for p in contract.gives]
+        return Table(
+            ("port", "shape", "dtype", "activation", "space"),
+            tuple((way, shown_shape(p.shape), p.dtype, p.activation, p.space) for way, p in ports),
+        )
+
+    shows = (
+        when(
+            lambda card: card.problem is not None, text("{ref} is damaged: {problem}.", "warning")
+        ),
+        when(
+            lambda card: card.problem is None,
+            _facts,
+            _ports,
+            table(
+                "origin.measured",
+                Column("measured", itemgetter(0)),
+                Column("value", itemgetter(1), ".4g"),
+            ),
+            text("Lineage", "heading"),
+            lambda card: family_view(card.family, card.children),
+            text("Recipe", "heading"),
+            lambda card: Text(dumps(card.recipe).rstrip(), "code"),
+        ),
+    )
 
 
 def list_of(
@@ -215,21 +330,20 @@ def _row(entry: Entry) -> ShelfRow:
     )
 
 
-def _cells(row: ShelfRow) -> tuple[str | int | float | None, ...]:
-    if row.problem is not None:
-        return (row.ref, row.what, *(None,) * 8)
-    return (
-        row.ref,
-        row.what,
-        f"{row.takes} → {row.gives}",
-        row.space,
-        row.classes,
-        row.task,
-        row.accuracy,
-        shown_bytes(row.bytes),
-        None if row.added is None else row.added[:10],
-        ", ".join(row.tags) or None,
-    )
+_COLUMNS: dict[str, tuple[str, Callable[[ShelfRow], str | int | float | None]]] = {
+    "part": ("", lambda row: row.ref),
+    "what": ("", lambda row: row.what),
+    "takes → gives": ("", lambda row: None if row.problem else f"{row.takes} → {row.gives}"),
+    "space": ("", lambda row: row.space),
+    "classes": ("d", lambda row: row.classes),
+    "task": ("", lambda row: row.task),
+    "accuracy": (".1%", lambda row: row.accuracy),
+    "size": ("", lambda row: None if row.problem else shown_bytes(row.bytes)),
+    "added": ("", lambda row: row.added and row.added[:10]),
+    "tags": ("", lambda row: ", ".join(row.tags) or None),
+    "joined": (".1%", lambda row: row.joined),
+}
+"""The columns of a list: how each is written, and what it says of a row."""
 
 
 def _shapes(ports: tuple[Port, ...]) -> str:
@@ -243,11 +357,6 @@ def _spaces(contract: Contract) -> str | None:
         for ports in (contract.takes, contract.gives)
     )
     return f"{takes} → {gives}" if takes and gives else takes or gives or None
-
-
-def _ports(contract: Contract) -> tuple[tuple[str | None, ...], ...]:
-    named = [("takes", p) for p in contract.takes] + [("gives", p) for p in contract.gives]
-    return tuple((n, shown_shape(p.shape), p.dtype, p.activation, p.space) for n, p in named)
 
 
 def _preprocess(contract: Contract) -> str | None:

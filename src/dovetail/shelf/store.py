@@ -13,23 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from dovetail.core.errors import FormatError, ShelfError
+from dovetail.core.errors import ShelfError, argument
 from dovetail.core.files import HIDDEN
 from dovetail.core.plain import to_plain
+from dovetail.core.words import counted
 from dovetail.parts.contract import Contract
-from dovetail.shelf.entry import Entry
-from dovetail.shelf.fits import MeasuredFit, keep, kept, neighbours
-from dovetail.shelf.index import Index, slots
-from dovetail.shelf.lineage import Lineage, trace
-from dovetail.shelf.listing import PartCard, ShelfList, card_of, list_of
-from dovetail.shelf.name_folders import Homes
-from dovetail.shelf.names import check_tags, read_reference
-from dovetail.shelf.notes import Note, now
-from dovetail.shelf.paths import End, Route, find_route
-from dovetail.shelf.places import choose, need_folder, refused
-from dovetail.shelf.search import Query, Sizes, ranked
+from dovetail.shelf.entry import Entry, Note, now
+from dovetail.shelf.fits import MeasuredFit, neighbours, read_fits, write_fit
+from dovetail.shelf.index import Index, Query, Sizes, ranked, slots
+from dovetail.shelf.listing import Lineage, PartCard, ShelfList, card_of, list_of, trace
+from dovetail.shelf.names import check_tags, choose, need_folder, read_reference, refused
+from dovetail.shelf.routes import End, Route, find_route
 from dovetail.shelf.writing import (
     DAY,
+    Homes,
     add_tags,
     put,
     sweep,
@@ -37,6 +34,7 @@ from dovetail.shelf.writing import (
     take_back,
     take_name,
     take_version,
+    writing_to,
 )
 
 if TYPE_CHECKING:  # a shelf is listed without torch
@@ -91,10 +89,8 @@ class Shelf:
         """
         part, tags = _as_part(part), check_tags(tags)
         same = _same_as(part)
-        try:
+        with writing_to(self.folder):
             home = self._homes.open(name)
-        except OSError as error:
-            raise refused("write to", self.folder, error) from None
         known = self._index.entries(name)
         twin = next(filter(same, reversed(known)), None)
         if twin is not None:
@@ -180,7 +176,9 @@ class Shelf:
         """
         if not (classes is None or isinstance(classes, str)):
             classes = tuple(classes)  # asked of every entry, though an iterator ends
-        contract = None if fits is None else self._contract(fits)
+        contract = (
+            fits if fits is None or isinstance(fits, Contract) else self._known(fits).contract
+        )
         query = Query(pattern, contract, space, classes, task, gives, takes, tag)
         found = [entry for entry in self.entries() if query.wants(entry)]
         return found if fits is None else ranked(found, self._measured_with(fits))
@@ -190,16 +188,12 @@ class Shelf:
 
         The parts are named by their digests and need not be on this shelf.
         """
-        try:
-            return keep(self.folder, fit)
-        except FormatError as error:
-            if isinstance(error.__context__, OSError):
-                raise refused("write to", self.folder, error.__context__) from None
-            raise
+        with writing_to(self.folder):
+            return write_fit(self.folder, fit)
 
     def fits(self) -> list[MeasuredFit]:
         """Every measurement on this shelf, best first; :meth:`verify` tells of damaged ones."""
-        return kept(self.folder)
+        return read_fits(self.folder)
 
     def path(self, front: Part | Entry | str, head: Part | Entry | str) -> Route:
         """The best chain of parts on this shelf from what ``front`` gives to what ``head`` takes.
@@ -229,10 +223,12 @@ class Shelf:
             latest = self.entry(wanted.name).ref
             raise ShelfError(
                 f"{wanted.name!r} names every version; remove one (as in {latest}), or all of them "
-                "with all_versions=True"
+                f"with {argument('all_versions', True)}"
             )
         if wanted.version is not None and all_versions:
-            raise ShelfError(f"all_versions=True removes a whole name; write {wanted.name!r}")
+            raise ShelfError(
+                f"{argument('all_versions', True)} removes a whole name; write {wanted.name!r}"
+            )
         entry = self.entry(str(wanted))
         if wanted.version is not None:
             take_version(entry)
@@ -279,13 +275,11 @@ class Shelf:
         >>> Shelf(tempfile.mkdtemp()).check_writable()
         """
         probe = self.folder / f"{HIDDEN}{uuid4().hex}"
-        try:
-            with open(probe, "wb") as file:
-                file.write(b"?")
-        except OSError as error:
-            raise refused("write to", self.folder, error) from None
-        finally:
-            probe.unlink(missing_ok=True)
+        with writing_to(self.folder):
+            try:
+                probe.write_bytes(b"?")
+            finally:
+                probe.unlink(missing_ok=True)
 
     def sweep(self, *, older_than: float = DAY) -> int:
         """Delete unfinished work of writers that died more than ``older_than`` seconds ago."""
@@ -307,36 +301,33 @@ class Shelf:
         return True
 
     def __repr__(self) -> str:
-        count = len(self)
-        return f"Shelf({str(self.folder)!r}, {count} part{'' if count == 1 else 's'})"
+        return f"Shelf({str(self.folder)!r}, {counted(len(self), 'part')})"
 
-    def _contract(self, thing: Part | nn.Module | Contract | Entry | str) -> Contract:
-        if isinstance(thing, Contract):
-            return thing
-        known = self.entry(thing) if isinstance(thing, str) else thing
-        return known.contract if isinstance(known, Entry) else _as_part(known).contract
+    def _known(self, thing: Part | nn.Module | Entry | str) -> Part | Entry:
+        """What a reference stands for, or a part, either of which has a contract and a digest."""
+        if isinstance(thing, str):
+            return self.entry(thing)
+        return thing if isinstance(thing, Entry) else _as_part(thing)
 
     def _measured_with(self, thing: Part | nn.Module | Contract | Entry | str) -> dict[str, float]:
         """By digest, the best accuracy that was measured of other parts right beside this one."""
         if isinstance(thing, Contract):
             return {}
-        known = self.entry(thing) if isinstance(thing, str) else thing
-        digest = known.digest if isinstance(known, Entry) else _as_part(known).digest
-        return {other: fit.accuracy for other, fit in neighbours(self.fits(), digest).items()}
+        beside = neighbours(self.fits(), self._known(thing).digest)
+        return {other: fit.accuracy for other, fit in beside.items()}
 
     def _end(self, thing: Part | Entry | str) -> End:
-        if isinstance(thing, str | Entry):
-            entry = self.entry(thing)
-            if entry.problem is not None:
-                raise ShelfError(f"{entry.ref!r} is damaged: {entry.problem}")
-            return End(entry.ref, entry.contract, entry.digest)
-        part = _as_part(thing)
-        return End(part.described, part.contract, part.digest)
+        known = self._known(thing.ref if isinstance(thing, Entry) else thing)
+        if not isinstance(known, Entry):
+            return End(known.described, known.contract, known.digest)
+        if known.problem is not None:
+            raise ShelfError(f"{known.ref!r} is damaged: {known.problem}")
+        return End(known.ref, known.contract, known.digest)
 
 
 def _same_as(part: Part) -> Callable[[Entry], bool]:
     """Whether an entry is this very part: in weights, contract, recipe and origin."""
-    from dovetail.parts.weights import digest_of
+    from dovetail.parts.modules import digest_of
 
     digest = digest_of(part.module)
     # As they are on disk, where a tuple and a list are one.

@@ -8,18 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.core.declared import Column, table, text, when
 from dovetail.core.errors import DovetailError, FormatError
 from dovetail.core.files import HIDDEN
 from dovetail.core.plain import dumps, read_json
 from dovetail.core.records import Record
-from dovetail.core.views import Table, Text, View
+from dovetail.core.views import Text
+from dovetail.core.words import counted
 from dovetail.parts import disk
 from dovetail.shelf import glance
-from dovetail.shelf.entry import Entry
-from dovetail.shelf.fits import FOLDER, check_fit, fit_files
+from dovetail.shelf.entry import SUFFIX, Entry, damage, read_note
+from dovetail.shelf.fits import FOLDER, fit_files, read_fit
 from dovetail.shelf.index import FILE, Slot, is_gone, slots
 from dovetail.shelf.names import is_name, version_of
-from dovetail.shelf.notes import SUFFIX, read_note
 from dovetail.shelf.writing import WORK
 
 __all__ = ["Problem", "ShelfCheck", "check_part", "check_shelf", "strangers"]
@@ -65,20 +66,19 @@ class ShelfCheck(Record, kind="shelf-check"):
         """Whether every part is whole."""
         return not self.problems
 
-    def view(self) -> View:
-        """A verdict, the problems, and what else lies around."""
+    def _verdict(self) -> Text:
         broken = len({problem.ref for problem in self.problems})
-        parts = f"{self.checked} part{'' if self.checked == 1 else 's'}"
-        verdict = (
-            Text(f"{parts} read again, all whole.")
-            if self.ok
-            else Text(f"{parts} read again, {broken} damaged.", "warning")
-        )
-        rows = tuple((problem.ref, problem.what) for problem in self.problems)
-        table = (Table(("part", "problem"), rows),) if rows else ()
-        notes = (("Unfinished work", self.leftovers), ("Not of this shelf", self.foreign))
-        rest = (Text(f"{what}: {', '.join(names)}.", "note") for what, names in notes if names)
-        return (verdict, *table, *rest)
+        parts = counted(self.checked, "part")
+        if self.ok:
+            return Text(f"{parts} read again, all whole.")
+        return Text(f"{parts} read again, {broken} damaged.", "warning")
+
+    shows = (
+        _verdict,
+        table("problems", Column("part", "ref"), Column("problem", "what")),
+        when("leftovers", text("Unfinished work: {leftovers!l}.", "note")),
+        when("foreign", text("Not of this shelf: {foreign!l}.", "note")),
+    )
 
 
 def check_shelf(folder: Path, only: Entry | None = None) -> ShelfCheck:
@@ -108,7 +108,7 @@ def check_part(slot: Slot) -> list[Problem] | None:
             return None
         checks = (_reload, read_note) if slot.version else (_look_into,)
         failures = (_failure(check, slot.folder) for check in checks)
-        problems = [Problem(slot.ref, _said(e, slot.folder)) for e in failures if e is not None]
+        problems = [Problem(slot.ref, damage(e, slot.folder)) for e in failures if e is not None]
         if not problems or _identity(slot.folder) == seen:
             return problems
     return problems
@@ -118,11 +118,11 @@ def check_fits(folder: Path) -> list[Problem]:
     """Every measurement on the shelf that cannot be read; the parts may be whole."""
     home = folder / FOLDER
     if (closed := _failure(_look_into, home)) is not None:
-        return [] if is_gone(home) else [Problem(FOLDER, _said(closed, home))]
+        return [] if is_gone(home) else [Problem(FOLDER, damage(closed, home))]
     return [
-        Problem(f"{FOLDER}/{path.name}", _said(error, path.parent))
+        Problem(f"{FOLDER}/{path.name}", damage(error, path.parent))
         for path in fit_files(folder)
-        if (error := _failure(check_fit, path)) is not None and not is_gone(path)
+        if (error := _failure(read_fit, path)) is not None and not is_gone(path)
     ]
 
 
@@ -169,25 +169,15 @@ def _failure(check: Callable[[Path], object], folder: Path) -> Exception | None:
     return None
 
 
-def _said(error: Exception, folder: Path) -> str:
-    if isinstance(error, OSError):
-        return f"cannot be read ({error.strerror or error})"
-    words = str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "")
-    words = words.replace(f"{folder.parent}/", "")
-    return words if isinstance(error, DovetailError) else f"{type(error).__name__}: {words}"
-
-
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     """What lies on the shelf down to the parts' own files, and whether the shelf put it there."""
     for top in _items(folder):
-        if top.is_dir() and not top.is_symlink() and top.name == WORK:
-            yield from ((path, False) for path in _items(top))
-            continue
-        if top.is_dir() and not top.is_symlink() and top.name == FOLDER:
-            ours = set(fit_files(folder))
+        is_folder = top.is_dir() and not top.is_symlink()
+        if is_folder and top.name in (WORK, FOLDER):
+            ours = set(fit_files(folder)) if top.name == FOLDER else ()
             yield from ((path, path in ours) for path in _items(top))
             continue
-        if top.is_symlink() or not top.is_dir() or not is_name(top.name):
+        if not is_folder or not is_name(top.name):
             yield top, top.name in (FILE, glance.FILE)
             continue
         for item in _items(top):

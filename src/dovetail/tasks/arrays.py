@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dovetail.core.errors import TaskError, nearest
+from dovetail.parts.modules import dtype_name
 
 __all__ = [
     "as_float",
@@ -88,7 +88,7 @@ def clean_inputs(inputs: Any) -> Tensor:
     if values.dtype != torch.uint8:
         if values.ndim > 2 and not (values.is_floating_point() or values.dtype == torch.bool):
             raise TaskError(
-                f"images of dtype {_dtype(values)} have no known scale; "
+                f"images of dtype {dtype_name(values.dtype)} have no known scale; "
                 "give uint8 (0 to 255) or floats (0 to 1)"
             )
         values = values.to(torch.float32)
@@ -108,13 +108,11 @@ def class_targets(targets: Any, classes: Sequence[Any] | None) -> tuple[Tensor, 
     (tensor([0, 1, 1]), ('cat', 'ant'))
     """
     values = _label_array(targets)
-    unique, code = _told_apart(values)
-    found = _class_names(unique)
-    if classes is None:
-        return torch.from_numpy(code), found
-    names = _class_names(classes)
+    labels = values.tolist()
+    unique = sorted(set(labels))
+    names = _class_names(unique if classes is None else classes)
     place = {name: i for i, name in enumerate(names)}
-    unknown = [name for name in found if name not in place]
+    unknown = [name for name in map(str, unique) if name not in place]
     if unknown:
         if values.dtype.kind not in "iu":
             raise TaskError(f"unknown class {unknown[0]!r}{nearest(unknown[0], names)}")
@@ -125,8 +123,8 @@ def class_targets(targets: Any, classes: Sequence[Any] | None) -> tuple[Tensor, 
                 f"{len(names)}{nearest(str(outside[0]), names)}"
             )
         return torch.from_numpy(values.astype(np.int64)), names
-    table = np.array([place[name] for name in found], dtype=np.int64)
-    return torch.from_numpy(table[code]), names
+    code = {label: place[str(label)] for label in unique}
+    return torch.tensor([code[label] for label in labels], dtype=torch.int64), names
 
 
 def multilabel_targets(
@@ -159,23 +157,22 @@ def number_targets(targets: Any) -> Tensor:
     return values.contiguous()
 
 
-def refuse_lone_classes(targets: Tensor, classes: tuple[str, ...]) -> None:
+def refuse_lone_classes(counts: Mapping[str, int], where: str = "", what: str = "sample") -> None:
     """Refuse fewer than two classes, and a class that cannot both train and test.
 
-    >>> refuse_lone_classes(torch.tensor([0, 0, 1]), ("ant", "bee"))
+    >>> refuse_lone_classes({"ant": 2, "bee": 1})
     Traceback (most recent call last):
     ...
     dovetail.core.errors.TaskError: class 'bee' has one sample; each needs two, to train and to test
     """
-    if len(classes) < 2:
-        raise TaskError(f"there is one class, {classes[0]!r}; a task of classes needs two")
-    counts = torch.bincount(targets, minlength=len(classes))
-    lone = (counts < 2).nonzero()[:, 0].tolist()
-    if lone:
-        has = "one sample" if counts[lone[0]] else "no sample"
-        raise TaskError(
-            f"class {classes[lone[0]]!r} has {has}; each needs two, to train and to test"
-        )
+    if len(counts) < 2:
+        raise TaskError(f"{where}there is one class, {min(counts)!r}; a task of classes needs two")
+    for name, count in counts.items():
+        if count < 2:
+            raise TaskError(
+                f"{where}class {name!r} has {'one' if count else 'no'} {what}; each needs two, to "
+                "train and to test"
+            )
 
 
 def _tensor(values: Any, what: str = "inputs") -> Tensor:
@@ -195,7 +192,7 @@ def _tensor(values: Any, what: str = "inputs") -> Tensor:
         except TypeError:  # numbers of more bits than torch has
             raise TaskError(f"{what} of dtype {array.dtype} are not known; give float32") from None
     if tensor.is_complex():
-        raise TaskError(f"{what} of dtype {_dtype(tensor)} are not real numbers")
+        raise TaskError(f"{what} of dtype {dtype_name(tensor.dtype)} are not real numbers")
     return tensor
 
 
@@ -229,16 +226,6 @@ def _label_array(targets: Any) -> np.ndarray[Any, Any]:
     return values
 
 
-def _told_apart(values: np.ndarray[Any, Any]) -> tuple[list[Any], npt.NDArray[np.int64]]:
-    """The different labels, sorted, and for each label which of them it is."""
-    if values.dtype.kind != "O":
-        unique, code = np.unique(values, return_inverse=True)
-        return unique.tolist(), code.astype(np.int64).reshape(-1)
-    names = sorted(set(values.tolist()))
-    place = {name: i for i, name in enumerate(names)}
-    return names, np.fromiter((place[name] for name in values), np.int64, len(values))
-
-
 def _class_names(classes: Iterable[Any]) -> tuple[str, ...]:
     names = tuple(str(name) for name in classes)
     for name, times in Counter(names).most_common(1):
@@ -258,7 +245,3 @@ def _refuse_not_finite(values: Tensor, what: str) -> None:
         if not bool(finite.all()):
             first = int((~finite.flatten(1).all(1) if finite.ndim > 1 else ~finite).nonzero()[0])
             raise TaskError(f"{what} of sample {part.start + first} is NaN or infinite")
-
-
-def _dtype(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")

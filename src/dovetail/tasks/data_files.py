@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
-from dovetail.core.errors import FormatError, TaskError
+from dovetail.core.errors import DovetailError, FormatError, TaskError, first_line
 from dovetail.core.files import open_plain
 
-__all__ = ["MOST_BYTES", "open_data", "read_data", "refuse_bomb", "size_of"]
+__all__ = [
+    "MOST_BYTES",
+    "guarded",
+    "open_data",
+    "read_data",
+    "refuse_bomb",
+    "refuse_large",
+    "size_of",
+]
 
 MOST_BYTES = 8 << 30
 """More than this is not read into memory."""
@@ -57,6 +67,21 @@ def read_data(path: Path) -> bytes:
             raise TaskError(f"{path}: {error.strerror or error}") from None
 
 
+def refuse_large(what: str, needed: int, way_out: str) -> None:
+    """Refuse what would take more bytes of memory than are read into it.
+
+    >>> refuse_large("pets: 9 images", 20 << 30, "size=(64, 64) would fit")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: pets: 9 images take 21.5 GB of memory, more than 8.6; size...
+    """
+    if needed > MOST_BYTES:
+        raise TaskError(
+            f"{what} take {needed / 1e9:.1f} GB of memory, more than {MOST_BYTES / 1e9:.1f}; "
+            f"{way_out}"
+        )
+
+
 def size_of(file: BufferedReader) -> int:
     """How many bytes an open file has.
 
@@ -67,6 +92,27 @@ def size_of(file: BufferedReader) -> int:
     3
     """
     return os.fstat(file.fileno()).st_size
+
+
+@contextmanager
+def guarded(path: Path, what: str, why: str = "") -> Iterator[None]:
+    """Whatever a library raises on a damaged file becomes one error of ours, which says ``why``.
+
+    >>> with guarded(Path("a.npz"), "npz file", "damaged or truncated"):
+    ...     raise EOFError
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: a.npz: not a readable npz file: damaged or truncated
+    """
+    try:
+        yield
+    except DovetailError:
+        raise
+    except MemoryError:
+        raise FormatError(f"{path}: holds more than fits into this machine's memory") from None
+    except Exception as error:  # zipfile, zlib, NumPy and pyarrow fail in a dozen ways
+        said = why or first_line(error)
+        raise FormatError(f"{path}: not a readable {what}: {said}") from None
 
 
 def refuse_bomb(path: str | Path, size: int, unpacked: int, way_out: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dovetail.core.errors import TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float, blocks, take_rows
-from dovetail.tasks.images import blur, resize, turn
+from dovetail.tasks.augment import blur, resize, turn
 from dovetail.tasks.task import SPLITS, Task
 
 __all__ = [
@@ -58,10 +58,10 @@ def only_classes(task: Task, classes: Sequence[str]) -> Task:
     table = torch.full((len(task.classes) + 1,), -1)
     table[list(chosen.values())] = torch.arange(len(names))
     targets = table[task.targets]
-    kept = {split: task.indices(split) for split in SPLITS}
-    kept = {split: index[targets[index] >= 0] for split, index in kept.items()}
+    rows = {split: task.indices(split) for split in SPLITS}
+    rows = {split: index[targets[index] >= 0] for split, index in rows.items()}
     name = f"{task.name}[{','.join(names)}]"
-    return task.derived(name, targets=targets, classes=names, indices=kept)
+    return task.derived(name, targets=targets, classes=names, indices=rows)
 
 
 def binary_pairs(task: Task, limit: int | None = None, *, seed: int = 0) -> list[Task]:
@@ -99,9 +99,9 @@ def few(task: Task, per_class: int, seed: int = 0) -> Task:
         raise TaskError(f"{task.name!r} has {has} of class {name!r} in train, not {per_class}")
     by_class = mixed[torch.argsort(task.targets[mixed], stable=True)]
     turn_in_class = torch.arange(len(mixed)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    kept = {split: task.indices(split) for split in SPLITS}
-    kept["train"] = by_class[turn_in_class < per_class].sort().values
-    return task.derived(f"{task.name}~{per_class}shot", indices=kept)
+    rows = {split: task.indices(split) for split in SPLITS}
+    rows["train"] = by_class[turn_in_class < per_class].sort().values
+    return task.derived(f"{task.name}~{per_class}shot", indices=rows)
 
 
 def rotated(task: Task, degrees: float) -> Task:
@@ -111,9 +111,12 @@ def rotated(task: Task, degrees: float) -> Task:
     Task('bars~rot90', 2 classes, 8 images 1×4×6, train 4 / validation 2 / test 2)
     """
     _need_images(task)
+
+    def turned(images: Tensor) -> Tensor:
+        return turn(images, degrees)
+
     # quarter turns only move pixels, so bytes need not become floats and back
-    exact = degrees % 90 == 0
-    change = _turning(degrees) if exact else _in_floats(_turning(degrees))
+    change = turned if degrees % 90 == 0 else _in_floats(turned)
     return _changed(task, f"{task.name}~rot{degrees:g}", change)
 
 
@@ -280,7 +283,3 @@ def _in_floats(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
         return values
 
     return changed
-
-
-def _turning(degrees: float) -> Callable[[Tensor], Tensor]:
-    return lambda x: turn(x, degrees)

@@ -1,4 +1,4 @@
-"""One image file to pixels: upright, eight bits, grey or RGB, of a given size."""
+"""Image files to pixels: upright, eight bits, grey or RGB, of a given size."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
-from dovetail.core.errors import FormatError
+from dovetail.core.errors import FormatError, TaskError, first_line
 from dovetail.tasks.data_files import open_data
 
 __all__ = [
     "ENDINGS",
     "covering",
+    "image_paths",
     "is_grey",
     "open_image",
-    "pillow_guarded",
+    "read_images",
     "upright",
     "upright_size",
 ]
@@ -43,23 +46,11 @@ _UPRIGHT = {
 
 
 @contextmanager
-def pillow_guarded() -> Iterator[None]:
-    """While images are read: a suspiciously large one is an error, other warnings are silent.
-
-    What Pillow warns of (odd EXIF data and the like) does not change the pixels.
-
-    >>> with pillow_guarded():
-    ...     warnings.warn("odd EXIF data")
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
-
-
-@contextmanager
 def open_image(path: str) -> Iterator[Image.Image]:
     """Open one of the known formats and read its header; use it in a ``with`` block.
+
+    In the block a suspiciously large image is an error; other warnings are silent, as what Pillow
+    warns of (odd EXIF data and the like) does not change the pixels.
 
     >>> import tempfile; path = tempfile.mkdtemp() + "/a.png"
     >>> Image.new("L", (4, 2)).save(path)
@@ -67,7 +58,9 @@ def open_image(path: str) -> Iterator[Image.Image]:
     ...     image.size
     (4, 2)
     """
-    with open_data(Path(path)) as file:
+    with open_data(Path(path)) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             opened = Image.open(file, formats=_FORMATS)
         except UnidentifiedImageError:
@@ -140,3 +133,37 @@ def _orientation(image: Image.Image) -> int:
         return 1
     value: Any = image.getexif().get(_ORIENTATION, 1)
     return value if isinstance(value, int) else 1
+
+
+def image_paths(source: str | Path) -> list[Path]:
+    """The image that a path names, or those directly in a folder; else nothing.
+
+    >>> image_paths("no such file")
+    []
+    """
+    path = Path(source)
+    if path.is_file() and path.suffix.lower() in ENDINGS:
+        return [path]
+    if not path.is_dir():
+        return []
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
+
+
+def read_images(paths: list[Path], *, channels: int, size: tuple[int, int]) -> Tensor:
+    """The pixels of image files as uint8 ``[n, channels, height, width]``, upright, centre-cropped.
+
+    >>> import tempfile; from PIL import Image; file = Path(tempfile.mkdtemp()) / "a.png"
+    >>> Image.new("RGB", (8, 4), "white").save(file)
+    >>> read_images([file], channels=1, size=(4, 4)).shape
+    torch.Size([1, 1, 4, 4])
+    """
+    pixels = np.empty((len(paths), channels, *size), np.uint8)
+    for i, path in enumerate(paths):
+        try:
+            with open_image(str(path)) as image:
+                shown = covering(upright(image, grey=channels == 1), *size)
+        except Exception as error:  # Pillow's plug-ins fail in many ways
+            why = first_line(error).removeprefix(f"{path}: ")
+            raise TaskError(f"{path}: not a readable image ({why})") from None
+        pixels[i] = np.asarray(shown).reshape(*size, channels).transpose(2, 0, 1)
+    return torch.from_numpy(pixels)

@@ -5,31 +5,37 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.core.errors import TaskError, first_line
+from dovetail.core.errors import TaskError, argument, first_line
 from dovetail.core.progress import progress
-from dovetail.tasks.data_files import MOST_BYTES
-from dovetail.tasks.image_files import (
-    covering,
-    is_grey,
-    open_image,
-    pillow_guarded,
-    upright,
-    upright_size,
-)
-from dovetail.tasks.image_scan import Found, scan_classes, scan_flat
-from dovetail.tasks.pair_files import read_pairs
+from dovetail.tasks.arrays import refuse_lone_classes
+from dovetail.tasks.data_files import MOST_BYTES, refuse_large
+from dovetail.tasks.image_files import ENDINGS, covering, is_grey, open_image, upright, upright_size
+from dovetail.tasks.pairs import read_pairs
+from dovetail.tasks.splits import SPLITS
 from dovetail.tasks.task import Task
 
-__all__ = ["read_image_folder"]
+__all__ = ["has_images", "read_image_folder"]
+
+_SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
 
 _FEW = 64
 """How many headers are looked at before the common case (all alike) is tried."""
@@ -61,7 +67,7 @@ def read_image_folder(
         size: Side, or height and width, of all images.
         unreadable: ``"skip"`` leaves unreadable files out and says so in ``notes``.
         pairs: A file that says which images are of one class, see
-            :func:`~dovetail.tasks.pair_files.read_pairs`; images are named by their path relative
+            :func:`~dovetail.tasks.pairs.read_pairs`; images are named by their path relative
             to the folder and need no class folders.
         name: What reports call the task; by default the folder's name.
         seed: For the split.
@@ -79,41 +85,180 @@ def read_image_folder(
         raise TaskError(f'unreadable must be "refuse" or "skip", got {unreadable!r}')
     folder = Path(folder).expanduser()
     wanted = _size(size)
-    found = scan_classes(folder) if pairs is None else scan_flat(folder)
-    if not found.names:
+    files = _scan_classes(folder) if pairs is None else _scan_flat(folder)
+    if not files.names:
         raise TaskError(f"{folder}: holds no PNG, JPEG, WebP or BMP files")
-    if pairs is None:
-        _refuse_few(found)
+    if pairs is None:  # what a task would refuse, but before a long reading
+        refuse_lone_classes(Counter(files.labels), f"{folder}: ", "image")
     notes = []
-    if found.ignored:
-        notes.append(f"{_files(found.ignored)} no image or in no class folder, ignored")
-    with pillow_guarded():
-        images, skipped, resized = _read(found, wanted, unreadable)
+    if files.ignored:
+        notes.append(f"{_are(files.ignored)} no image or in no class folder, ignored")
+    images, skipped, resized = _read(files, wanted, unreadable)
     shape = "×".join(str(side) for side in images.shape[2:])
     if resized:
         notes.append(f"{resized} of {len(images)} images were resized and cropped to {shape}")
+    parts = [part for part in SPLITS if part in files.splits]  # even if none of its files is left
     if skipped:
-        found = _without(found, skipped)
+        files = files.without(skipped)
         some = ", ".join(skipped[:3]) + (", ..." if len(skipped) > 3 else "")
-        notes.append(f"{_files(len(skipped))} unreadable, skipped: {some}")
+        notes.append(f"{_are(len(skipped))} unreadable, skipped: {some}")
     named = folder.resolve().name if name is None else name
     if pairs is not None:
-        told = read_pairs(_beside(pairs, folder), found.names)
+        told = read_pairs(_beside(pairs, folder), files.names)
         return Task(images, name=named, kind="pairs", pairs=told, seed=seed, notes=notes)
-    if "validation" in found.split and "test" not in found.split:
-        found.split["test"] = found.split.pop("validation")
+    if not parts:
+        return Task(images, files.labels, name=named, seed=seed, notes=notes)
+    split = {str(part): np.flatnonzero(np.array(files.splits) == part) for part in parts}
+    if "validation" in split and "test" not in split:
+        split = {"train": split["train"], "test": split["validation"]}
         notes.append("there is no test folder: val is the test split")
-    split: Any = {part: np.arange(rows.start, rows.stop) for part, rows in found.split.items()}
-    more = {"split": split} if split else {}
-    return Task(images, found.labels, name=named, seed=seed, notes=notes, **more)
+    return Task(images, files.labels, name=named, split=split, seed=seed, notes=notes)
 
 
-class _Plan(NamedTuple):
+def has_images(folder: Path) -> bool:
+    """Whether a folder holds an image, itself or in a sub-folder.
+
+    >>> has_images(Path("no such folder"))
+    False
+    """
+    return folder.is_dir() and any(_is_image(name) for name in _walk(folder))
+
+
+@dataclass
+class _ImageFiles:
+    """Image files in a fixed order, with their labels and splits where there are such.
+
+    ``names`` are paths relative to the folder, with forward slashes; ``ignored`` counts files that
+    are no images.
+    """
+
+    folder: Path
+    names: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+    ignored: int = 0
+
+    def without(self, skipped: list[str]) -> _ImageFiles:
+        gone = set(skipped)
+        stays = [name not in gone for name in self.names]
+        names, labels, splits = (
+            list(compress(each, stays)) for each in (self.names, self.labels, self.splits)
+        )
+        return _ImageFiles(self.folder, names, labels, splits, self.ignored)
+
+
+def _scan_classes(folder: Path) -> _ImageFiles:
+    """The images of a folder of class folders, or of ``train/``, ``val/`` and ``test/`` of such."""
+    files = _ImageFiles(folder)
+    parts = _split_folders(folder)
+    if not parts:
+        _add_classes(files, folder)
+    for part in SPLITS:
+        if part in parts:
+            _add_classes(files, parts[part])
+            files.splits += [part] * (len(files.names) - len(files.splits))
+    placed = list(zip(files.labels, files.splits, strict=False))  # none where nothing is split
+    trained = {label for label, where in placed if where == "train"}
+    for label, where in placed:
+        if label not in trained:
+            raise TaskError(f"{folder}: class {label!r} is in {where} but not in train")
+    return files
+
+
+def _scan_flat(folder: Path) -> _ImageFiles:
+    """All the images of a folder and its sub-folders, without classes."""
+    names = sorted(_walk(folder))
+    images = list(filter(_is_image, names))
+    return _ImageFiles(folder, images, ignored=len(names) - len(images))
+
+
+def _add_classes(files: _ImageFiles, folder: Path) -> None:
+    loose, classes = _listing(folder)
+    files.ignored += len(loose)
+    if not classes:
+        count = sum(map(_is_image, loose))
+        raise TaskError(
+            f"{folder}: holds {count or 'no'} images and no class folders; make one folder a "
+            "class, or for a flat folder give pairs="
+        )
+    prefix = "" if folder == files.folder else f"{folder.relative_to(files.folder).as_posix()}/"
+    for label in classes:
+        inside = _scan_flat(folder / label)
+        if not inside.names:
+            raise TaskError(f"{inside.folder}: a class folder without PNG, JPEG, WebP or BMP files")
+        files.ignored += inside.ignored
+        files.names += [f"{prefix}{label}/{name}" for name in inside.names]
+        files.labels += [label] * len(inside.names)
+
+
+def _split_folders(folder: Path) -> dict[str, Path]:
+    """The folders that are splits: only if all are named so, and train itself holds folders."""
+    _, names = _listing(folder)
+    parts: dict[str, Path] = {}
+    for name in names:
+        part = _SPLIT_NAMES.get(name.lower())
+        if part is None:
+            return {}
+        if part in parts:
+            raise TaskError(f"{folder}: both {parts[part].name}/ and {name}/ name the {part} split")
+        parts[part] = folder / name
+    if "train" not in parts or not _listing(parts["train"])[1]:
+        return {}
+    if len(parts) == 1:
+        raise TaskError(f"{folder}: has train/ but no test/; to split it, load {parts['train']}")
+    return parts
+
+
+def _listing(folder: Path) -> tuple[list[str], list[str]]:
+    """The names of the files and of the folders in a folder, sorted; no hidden or special ones."""
+    files: list[str] = []
+    folders: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.name)
+                # a broken link is somebody's image; a pipe would keep its reader waiting for ever
+                elif entry.is_file() or not Path(entry.path).exists():
+                    files.append(entry.name)
+    except FileNotFoundError:
+        raise TaskError(f"{folder}: no such folder") from None
+    except OSError as error:
+        raise TaskError(f"{folder}: {error.strerror or error}") from None
+    return sorted(files), sorted(folders)
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    """Relative paths of all files below; a link back to a folder above is not followed."""
+
+    def below(path: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        status = path.stat()
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            return
+        files, folders = _listing(path)
+        for name in files:
+            yield prefix + name
+        for name in folders:
+            yield from below(path / name, f"{prefix}{name}/", above | {here})
+
+    yield from below(folder, "", frozenset())
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in ENDINGS  # noqa: PTH122 (a Path a file is slow)
+
+
+class _ImageFormat(NamedTuple):
+    """What every image becomes."""
+
     height: int
     width: int
     grey: bool
     all_sizes: bool
-    """Whether images of other sizes are welcome; if not, one means that the plan is wrong."""
+    """Whether images of other sizes are welcome; if not, one means that the format is wrong."""
 
 
 class _Differs(Exception):
@@ -121,61 +266,66 @@ class _Differs(Exception):
 
 
 def _read(
-    found: Found, size: tuple[int, int] | None, unreadable: Unreadable
+    files: _ImageFiles, size: tuple[int, int] | None, unreadable: Unreadable
 ) -> tuple[Tensor, list[str], int]:
     """The images, the names of those that were skipped, and how many were resized.
 
     Reading a header costs nearly as much as reading a small image, so it is tried first whether all
-    are like the few that were looked at; only if not, all headers are read for a better plan.
+    are like the few that were looked at; only if not, all headers are read for a better format.
     """
-    few = found.names[:: max(1, len(found.names) // _FEW)]
-    plan = _plan(found.folder, few, size)
-    if plan is not None:
+    few = files.names[:: max(1, len(files.names) // _FEW)]
+    common = _common_format(files.folder, few, size)
+    if common is not None:
         with suppress(_Differs):
-            return _fill(found, plan, unreadable)
-    plan = _plan(found.folder, found.names, size, majority=True)
-    return _fill(found, plan or _Plan(1, 1, grey=False, all_sizes=True), unreadable)
+            return _fill(files, common, unreadable)
+    common = _common_format(files.folder, files.names, size, majority=True)
+    return _fill(files, common or _ImageFormat(1, 1, grey=False, all_sizes=True), unreadable)
 
 
-def _plan(
+def _common_format(
     folder: Path, names: Sequence[str], size: tuple[int, int] | None, *, majority: bool = False
-) -> _Plan | None:
+) -> _ImageFormat | None:
     """What all images shall be, by these headers; if they differ, nothing or the majority."""
     sizes: Counter[tuple[int, int]] = Counter()
     greys: Counter[bool] = Counter()
     for name in names:
-        try:
-            with open_image(f"{folder}/{name}") as image:
-                sizes[upright_size(image)] += 1
-                greys[is_grey(image)] += 1
-        except Exception:  # whoever reads the pixels will say what is wrong with it
-            continue
+        # of a damaged file, whoever reads the pixels will say what is wrong with it
+        with suppress(Exception), open_image(f"{folder}/{name}") as image:
+            sizes[upright_size(image)] += 1
+            greys[is_grey(image)] += 1
     if not sizes or not (majority or ((size or len(sizes) == 1) and len(greys) == 1)):
         return None
     common = max(sizes, key=lambda side: (sizes[side], side))  # of equals the larger
-    return _Plan(*(size or common), grey=not greys[False], all_sizes=majority or size is not None)
+    all_sizes = majority or size is not None
+    return _ImageFormat(*(size or common), grey=not greys[False], all_sizes=all_sizes)
 
 
-def _fill(found: Found, plan: _Plan, unreadable: Unreadable) -> tuple[Tensor, list[str], int]:
-    count, channels = len(found.names), 1 if plan.grey else 3
-    _refuse_large(found.folder, count, channels, plan.height, plan.width)
-    images = torch.empty(count, channels, plan.height, plan.width, dtype=torch.uint8)
+def _fill(
+    files: _ImageFiles, form: _ImageFormat, unreadable: Unreadable
+) -> tuple[Tensor, list[str], int]:
+    count, channels = len(files.names), 1 if form.grey else 3
+    shape = (channels, form.height, form.width)
+    shrink = math.sqrt(MOST_BYTES / (count * math.prod(shape)))
+    fits = max(1, int(form.height * shrink)), max(1, int(form.width * shrink))
+    whose = f"{files.folder}: {count} images of {'×'.join(map(str, shape))}"
+    refuse_large(whose, count * math.prod(shape), f"size={fits} would fit")
+    images = torch.empty(count, *shape, dtype=torch.uint8)
     rows, row, resized = images.numpy(), 0, 0
     skipped: list[str] = []
     with progress("reading images", -(-count // 100)) as step:
-        for number, name in enumerate(found.names):
+        for number, name in enumerate(files.names):
             if number % 100 == 0:
                 step(name)
-            path = f"{found.folder}/{name}"
+            path = f"{files.folder}/{name}"
             try:
                 with open_image(path) as file:
-                    if plan.grey and not is_grey(file):
+                    if form.grey and not is_grey(file):
                         raise _Differs
-                    image = upright(file, grey=plan.grey)
-                    if image.size != (plan.width, plan.height):
-                        if not plan.all_sizes:
+                    image = upright(file, grey=form.grey)
+                    if image.size != (form.width, form.height):
+                        if not form.all_sizes:
                             raise _Differs
-                        image, resized = covering(image, plan.height, plan.width), resized + 1
+                        image, resized = covering(image, form.height, form.width), resized + 1
                     values = np.asarray(image)
             except _Differs:
                 raise
@@ -184,14 +334,14 @@ def _fill(found: Found, plan: _Plan, unreadable: Unreadable) -> tuple[Tensor, li
                     why = first_line(error).removeprefix(f"{path}: ")
                     raise TaskError(
                         f"{path}: not a readable image ({why}); "
-                        'to leave such files out, give unreadable="skip"'
+                        f"to leave such files out, give {argument('task_set.unreadable', 'skip')}"
                     ) from None
                 skipped.append(name)
                 continue
-            rows[row] = values if plan.grey else values.transpose(2, 0, 1)
+            rows[row] = values if form.grey else values.transpose(2, 0, 1)
             row += 1
     if not row:
-        raise TaskError(f"{found.folder}: none of its {count} images can be read")
+        raise TaskError(f"{files.folder}: none of its {count} images can be read")
     return images[:row], skipped, resized
 
 
@@ -204,51 +354,11 @@ def _size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
     return sides[0], sides[1]
 
 
-def _refuse_few(found: Found) -> None:
-    """What :class:`Task` would refuse, but before a long reading."""
-    counts = Counter(found.labels)
-    if len(counts) == 1:
-        raise TaskError(
-            f"{found.folder}: there is one class, {found.labels[0]!r}; a task of classes needs two"
-        )
-    for label, count in counts.items():
-        if count < 2:
-            raise TaskError(
-                f"{found.folder}: class {label!r} has one image; each needs two, to train and to "
-                "test"
-            )
-
-
-def _refuse_large(folder: Path, count: int, channels: int, height: int, width: int) -> None:
-    needed = count * channels * height * width
-    if needed <= MOST_BYTES:
-        return
-    shrink = math.sqrt(MOST_BYTES / needed)
-    fits = max(1, int(height * shrink)), max(1, int(width * shrink))
-    raise TaskError(
-        f"{folder}: {count} images of {channels}×{height}×{width} take {needed / 1e9:.1f} GB of "
-        f"memory, more than {MOST_BYTES / 1e9:.1f}; size={fits} would fit"
-    )
-
-
-def _without(found: Found, skipped: list[str]) -> Found:
-    gone = set(skipped)
-    kept = [row for row, name in enumerate(found.names) if name not in gone]
-    place = np.searchsorted(kept, np.arange(len(found.names) + 1))
-    return Found(
-        found.folder,
-        [found.names[row] for row in kept],
-        [found.labels[row] for row in kept] if found.labels else [],
-        {part: range(int(place[r.start]), int(place[r.stop])) for part, r in found.split.items()},
-        found.ignored,
-    )
-
-
 def _beside(pairs: str | os.PathLike[str], folder: Path) -> Path:
     """The pairs' file as named from here, or else as named from the folder."""
     path = Path(pairs).expanduser()
     return path if path.exists() or not (folder / path).exists() else folder / path
 
 
-def _files(count: int) -> str:
+def _are(count: int) -> str:
     return "1 file is" if count == 1 else f"{count} files are"

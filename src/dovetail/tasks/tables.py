@@ -1,8 +1,8 @@
-"""A task from a table: which columns are inputs, which the target, and of what kind it is."""
+"""Tasks from tables: which columns are inputs, which the target; and new rows without one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,14 +10,22 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dovetail.core.errors import TaskError, nearest
-from dovetail.tasks.data_files import MOST_BYTES
-from dovetail.tasks.parquet_files import read_parquet
-from dovetail.tasks.table_files import Column, Table, read_csv
+from dovetail.core.words import listed
+from dovetail.tasks.data_files import refuse_large
+from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
 from dovetail.tasks.task import Kind, Task
 
-__all__ = ["USUAL_TARGETS", "open_table", "read_table", "refuse_strange"]
+__all__ = [
+    "USUAL_TARGETS",
+    "is_table",
+    "open_table",
+    "read_new_rows",
+    "read_table",
+    "refuse_strange",
+]
 
 USUAL_TARGETS = ("target", "label", "class", "y")
 _MOST_VALUES = 64
@@ -67,17 +75,16 @@ def read_table(
     table = open_table(path)
     path = Path(table.path)
     wanted = _target_names(table, target)
-    gone = set(_known(table, [drop] if isinstance(drop, str) else drop))
-    used = tuple(column for column in table.columns if column.name not in gone)
-    table = replace(table, columns=used)
-    for column in used:
+    gone = _known(table, [drop] if isinstance(drop, str) else drop)
+    table = replace(table, columns=tuple(c for c in table.columns if c.name not in set(gone)))
+    for column in table.columns:
         refuse_strange(table, column)
     targets = set(wanted)
     table, notes = _complete(table, targets, missing)
     by_name = {column.name: column for column in table.columns}
     inputs = [column for column in table.columns if column.name not in targets]
     if not inputs:
-        raise TaskError(f"{path}: no column is left to predict {_list(wanted)} from")
+        raise TaskError(f"{path}: no column is left to predict {listed(wanted)} from")
     values, owners, names = _encoded(table, inputs)
     told, known, classes = _targets(table, [by_name[name] for name in wanted], kind)
     task = Task(
@@ -127,7 +134,7 @@ def _target_names(table: Table, target: str | Sequence[str] | None) -> list[str]
         return usual
     why = f"both {' and '.join(usual[:2])} could be it" if usual else "no column is called so"
     raise TaskError(
-        f"{table.path}: which is the target? ({why}); give target= one of {_list(names)}"
+        f"{table.path}: which is the target? ({why}); give target= one of {listed(names)}"
     )
 
 
@@ -186,12 +193,8 @@ def _encoded(
     """Inputs with NaN where missing; for each its column's name, and its own (``town=Bonn``)."""
     values = {column.name: _values(table, column) for column in columns if column.texts is not None}
     width = len(columns) - len(values) + sum(len(known) for known in values.values())
-    needed = len(table.places) * width * 4
-    if needed > MOST_BYTES:
-        raise TaskError(
-            f"{table.path}: {len(table.places)} rows of {width} inputs take {needed / 1e9:.1f} GB "
-            f"of memory, more than {MOST_BYTES / 1e9:.1f}; leave columns out with drop="
-        )
+    whose = f"{table.path}: {len(table.places)} rows of {width} inputs"
+    refuse_large(whose, len(table.places) * width * 4, "leave columns out with drop=")
     encoded = np.zeros((len(table.places), width), np.float32)
     owners: list[str] = []
     names: list[str] = []
@@ -201,9 +204,11 @@ def _encoded(
             encoded[:, start] = column.numbers
             names.append(column.name)
         else:
+            assert column.texts is not None
             known = values[column.name]
             names += [f"{column.name}={value}" for value in known]
-            _one_hot(column, known, encoded[:, start : len(names)])
+            one_hot = column.texts[:, None] == np.array(known, object)
+            encoded[:, start : len(names)] = np.where(column.missing[:, None], np.nan, one_hot)
         owners += [column.name] * (len(names) - start)
     return encoded, owners, names
 
@@ -220,27 +225,16 @@ def _values(table: Table, column: Column) -> list[str]:
     return values
 
 
-def _one_hot(column: Column, values: Sequence[str], block: npt.NDArray[np.float32]) -> None:
-    assert column.texts is not None
-    place = {value: i for i, value in enumerate(values)}
-    for row, text in enumerate(column.texts):
-        if text is None:
-            block[row] = np.nan
-        else:
-            block[row, place[text]] = 1
-
-
 def _targets(
     table: Table, columns: Sequence[Column], kind: Kind | None
 ) -> tuple[npt.NDArray[Any], Kind, list[str] | None]:
     """The targets, their kind, and for multilabel the names of the labels."""
-    one = columns[0] if len(columns) == 1 else None
-    known = kind or (_kind_of_one(one) if one else _kind_of_several(columns))
-    if known == "pairs" or (known == "classes" and one is None):
+    first, alone = columns[0], len(columns) == 1
+    known = kind or _kind_of(columns)
+    if known == "pairs" or (known == "classes" and not alone):
         raise TaskError(f"{table.path}: a table with these targets cannot be of kind {known!r}")
     if known == "classes":
-        assert one is not None
-        told = one.numbers if one.texts is None else one.texts
+        told = first.numbers if first.texts is None else first.texts
         assert told is not None
         return told, known, None
     for column in columns:
@@ -249,20 +243,99 @@ def _targets(
     values = np.stack([c.numbers for c in columns if c.numbers is not None], axis=1)
     if known == "multilabel":
         return values, known, [column.name for column in columns]
-    return values[:, 0] if one else values, known, None
+    return values[:, 0] if alone else values, known, None
 
 
-def _kind_of_one(column: Column) -> Kind:
-    if column.numbers is None:
+def _kind_of(columns: Sequence[Column]) -> Kind:
+    numbers = [column.numbers for column in columns]
+    if len(columns) > 1:
+        flags = (each is not None and np.isin(each, (0, 1)).all() for each in numbers)
+        return "multilabel" if all(flags) else "regression"
+    if numbers[0] is None:
         return "classes"
-    few = min(_FEW_VALUES, len(column.numbers) // 2)
-    return "classes" if column.whole and len(np.unique(column.numbers)) <= few else "regression"
+    few = min(_FEW_VALUES, len(numbers[0]) // 2)
+    return "classes" if columns[0].whole and len(np.unique(numbers[0])) <= few else "regression"
 
 
-def _kind_of_several(columns: Sequence[Column]) -> Kind:
-    flags = (c.numbers is not None and bool(np.isin(c.numbers, (0, 1)).all()) for c in columns)
-    return "multilabel" if all(flags) else "regression"
+def is_table(path: str | Path) -> bool:
+    """Whether a path names a table by its ending.
+
+    >>> is_table("a/b.CSV"), is_table("b.npy")
+    (True, False)
+    """
+    return Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".pq")
 
 
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+def read_new_rows(
+    path: str | Path, inputs: Sequence[str] | None = None
+) -> tuple[list[str], Tensor] | None:
+    """Where each row is, and all of them as the inputs that are named: float32 ``[n, d]``.
+
+    A name is that of a column of numbers, or ``column=value`` for a column of texts, as
+    :func:`~dovetail.tasks.tables.read_table` names what it makes; other columns are left out.
+    None for a table with a column called target, label, class or y: that is a task's.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "new.csv"
+    >>> _ = file.write_text("town,rooms\\nUlm,3\\nBonn,4\\n")
+    >>> read_new_rows(file, ("rooms", "town=Bonn", "town=Ulm"))
+    (['line 2', 'line 3'], tensor([[3., 0., 1.],
+            [4., 1., 0.]]))
+    """
+    table = open_table(path)
+    columns = {column.name: column for column in table.columns}
+    if any(name.lower() in USUAL_TARGETS for name in columns):
+        return None
+    if not inputs:
+        inputs = [column.name for column in table.columns]
+    wanted = [_source(name, columns, table) for name in inputs]
+    known: dict[str, set[str]] = {}
+    for column, value in wanted:
+        if value is not None:
+            known.setdefault(column.name, set()).add(value)
+    texts = {name: _texts(table, columns[name], values) for name, values in known.items()}
+    rows = np.empty((len(table.places), len(wanted)), np.float32)
+    for i, (column, value) in enumerate(wanted):
+        rows[:, i] = _numbers(table, column) if value is None else texts[column.name] == value
+    places = [table.place(row) for row in range(len(table.places))]
+    return places, torch.from_numpy(rows)
+
+
+def _source(name: str, columns: Mapping[str, Column], table: Table) -> tuple[Column, str | None]:
+    """The column that an input comes from, and of a text which value."""
+    if name in columns:
+        return columns[name], None
+    column, parted, value = name.rpartition("=")
+    wanted = column if parted else name
+    if wanted not in columns:
+        raise TaskError(f"{table.path}: no column {wanted!r}{nearest(wanted, columns)}")
+    return columns[wanted], value
+
+
+def _numbers(table: Table, column: Column) -> npt.NDArray[np.float64]:
+    _refuse_useless(table, column)
+    if column.numbers is None:
+        raise TaskError(f"{table.path}: column {column.name!r} is text, the part takes numbers")
+    return column.numbers
+
+
+def _texts(table: Table, column: Column, values: set[str]) -> npt.NDArray[np.object_]:
+    _refuse_useless(table, column)
+    if column.numbers is not None:
+        found = [f"{number:.0f}" if column.whole else str(number) for number in column.numbers]
+    else:
+        assert column.texts is not None
+        found = [str(text) for text in column.texts]
+    for row, text in enumerate(found):
+        if text not in values:
+            raise TaskError(
+                f"{table.path}, {table.place(row)}: column {column.name!r} has {text!r}, which the "
+                f"part never saw{nearest(text, sorted(values))}"
+            )
+    return np.array(found, object)
+
+
+def _refuse_useless(table: Table, column: Column) -> None:
+    refuse_strange(table, column)
+    if column.missing.any():
+        place = table.place(int(column.missing.argmax()))
+        raise TaskError(f"{table.path}, {place}: column {column.name!r} has no value; fill it in")

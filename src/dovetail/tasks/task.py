@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,6 +16,7 @@ from dovetail.core.errors import TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import (
     as_float,
+    blocks,
     class_targets,
     clean_inputs,
     multilabel_targets,
@@ -19,15 +24,16 @@ from dovetail.tasks.arrays import (
     refuse_lone_classes,
     take_rows,
 )
-from dovetail.tasks.fingerprint import digest_of
 from dovetail.tasks.pairs import Pairs, draw_pairs, refuse_pairs
 from dovetail.tasks.splits import SPLITS, Split, given_split, stratified_split
 
 __all__ = ["Kind", "Pairs", "SPLITS", "Split", "Task", "as_float"]
 
+
 Kind = Literal["classes", "multilabel", "regression", "pairs"]
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Task:
     """Data with a name, a meaning and a split.  Nothing changes a task; verbs make new ones.
 
@@ -57,28 +63,33 @@ class Task:
     (torch.Size([6, 1, 8, 8]), ['cat', 'cat', 'dog', 'dog', 'emu', 'emu'])
     """
 
-    __slots__ = (
-        "_classes",
-        "_fingerprint",
-        "_indices",
-        "_input_names",
-        "_inputs",
-        "_kind",
-        "_name",
-        "_notes",
-        "_pairs",
-        "_targets",
-    )
-    _classes: tuple[str, ...]
-    _fingerprint: str | None
-    _indices: dict[Split, Tensor]
-    _inputs: Tensor
-    _kind: Kind
-    _name: str
-    _input_names: tuple[str, ...]
-    _notes: tuple[str, ...]
-    _pairs: Pairs | None
-    _targets: Tensor
+    name: str
+    """What reports call it."""
+
+    kind: Kind
+    """What the targets mean."""
+
+    classes: tuple[str, ...]
+    """The names of the classes or labels; empty for regression and pairs."""
+
+    inputs: Tensor
+    """Every input in memory; a derived task may use only some rows, see :meth:`indices`."""
+
+    targets: Tensor
+    """A target for every row of ``inputs``: int64 indices into ``classes`` (−1 in rows that a
+    derived task left out), float32 zeros and ones ``[n, k]`` for multilabel, float32 for
+    regression, and ``[n, 0]`` for pairs."""
+
+    given_pairs: Pairs | None
+    """All the pairs of a task of kind pairs, across splits; of other kinds nothing."""
+
+    input_names: tuple[str, ...]
+    """What each number of a vector is; empty where nobody said."""
+
+    notes: tuple[str, ...]
+    """What reading the data met with: files that were skipped, images that were resized."""
+
+    _indices: Mapping[Split, Tensor]
 
     def __init__(
         self,
@@ -101,68 +112,40 @@ class Task:
             raise TaskError(f"a task of kind {kind!r} takes {wants}")
         if classes is not None and kind not in ("classes", "multilabel"):
             raise TaskError(f"a task of kind {kind!r} has no classes")
-        self._name, self._kind, self._pairs, self._classes = name, kind, pairs, ()
-        self._fingerprint, self._notes = None, tuple(notes)
-        self._input_names = tuple(input_names)
-        self._inputs = clean_inputs(inputs)
-        count = len(self._inputs)
+        values = clean_inputs(inputs)
+        names: tuple[str, ...] = ()
+        count = len(values)
         if kind == "pairs":
-            self._targets = torch.empty(count, 0)
+            told = torch.empty(count, 0)
         elif kind == "regression":
-            self._targets = number_targets(targets)
+            told = number_targets(targets)
+        elif kind == "classes":
+            told, names = class_targets(targets, classes)
         else:
-            clean = class_targets if kind == "classes" else multilabel_targets
-            self._targets, self._classes = clean(targets, classes)
-        if len(self._targets) != count:
-            raise TaskError(f"{count} inputs but {len(self._targets)} targets")
+            told, names = multilabel_targets(targets, classes)
+        if len(told) != count:
+            raise TaskError(f"{count} inputs but {len(told)} targets")
         if kind == "classes":
-            refuse_lone_classes(self._targets, self._classes)
-        strata = self._targets if kind == "classes" else torch.zeros(count)
+            counts = torch.bincount(told, minlength=len(names)).tolist()
+            refuse_lone_classes(dict(zip(names, counts, strict=True)))
+        strata = told if kind == "classes" else torch.zeros(count)
         if isinstance(split, Mapping):
-            self._indices = given_split(split, count, strata, seed)
+            indices = given_split(split, count, strata, seed)
         else:
-            self._indices = stratified_split(strata, split, seed)
+            indices = stratified_split(strata, split, seed)
         if pairs is not None:
-            refuse_pairs(pairs, count, self._indices["train"])
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        return self._name
-
-    @property
-    def kind(self) -> Kind:
-        """What the targets mean."""
-        return self._kind
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes or labels; empty for regression and pairs."""
-        return self._classes
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """What each number of a vector is; empty where nobody said."""
-        return self._input_names
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What reading the data met with: files that were skipped, images that were resized."""
-        return self._notes
-
-    @property
-    def inputs(self) -> Tensor:
-        """Every input in memory; a derived task may use only some rows, see :meth:`indices`."""
-        return self._inputs
-
-    @property
-    def targets(self) -> Tensor:
-        """A target for every row of ``inputs``.
-
-        int64 indices into ``classes`` (−1 in rows that a derived task left out), float32 zeros and
-        ones ``[n, k]`` for multilabel, float32 for regression, and ``[n, 0]`` for pairs.
-        """
-        return self._targets
+            refuse_pairs(pairs, count, indices["train"])
+        self.__dict__.update(  # past the dataclass, which lets nobody change a task
+            name=name,
+            kind=kind,
+            classes=names,
+            inputs=values,
+            targets=told,
+            given_pairs=pairs,
+            input_names=tuple(input_names),
+            notes=tuple(notes),
+            _indices=indices,
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -171,7 +154,7 @@ class Task:
         >>> Task(torch.rand(8, 5), [0, 1] * 4).input_shape
         (5,)
         """
-        return tuple(self._inputs.shape[1:])
+        return tuple(self.inputs.shape[1:])
 
     @property
     def outputs(self) -> int:
@@ -180,9 +163,9 @@ class Task:
         >>> Task(torch.rand(8, 5), torch.rand(8), kind="regression").outputs
         1
         """
-        if self._kind in ("classes", "multilabel"):
-            return len(self._classes)
-        return self._targets.shape[1] if self._targets.ndim == 2 else 1
+        if self.kind in ("classes", "multilabel"):
+            return len(self.classes)
+        return self.targets.shape[1] if self.targets.ndim == 2 else 1
 
     def indices(self, split: Split) -> Tensor:
         """The rows of a split, sorted.
@@ -213,12 +196,7 @@ class Task:
         (torch.Size([14, 5]), torch.Size([14]))
         """
         index = self.indices(split)
-        return take_rows(self._inputs, index), take_rows(self._targets, index)
-
-    @property
-    def given_pairs(self) -> Pairs | None:
-        """All the pairs of a task of kind pairs, across splits; of other kinds nothing."""
-        return self._pairs
+        return take_rows(self.inputs, index), take_rows(self.targets, index)
 
     def pairs(self, split: Split, *, count: int | None = None, seed: int = 0) -> Pairs:
         """Pairs of rows of ``inputs`` with both ends in the split.
@@ -230,32 +208,47 @@ class Task:
         Pairs(10 pairs, 5 of one class)
         """
         index = self.indices(split)
-        if self._pairs is not None:
-            found = self._pairs.among(index)
+        if self.given_pairs is not None:
+            found = self.given_pairs.among(index)
             if count is None or count >= len(found):
                 return found
             chosen = torch.randperm(len(found), generator=generator(seed, "pairs"))[:count]
             return found.take(chosen.sort().values)
-        if self._kind != "classes":
-            raise TaskError(f"{self._name!r} is of kind {self._kind!r}, which has no pairs")
-        drawn = draw_pairs(self._targets[index], len(index) if count is None else count, seed)
+        if self.kind != "classes":
+            raise TaskError(f"{self.name!r} is of kind {self.kind!r}, which has no pairs")
+        drawn = draw_pairs(self.targets[index], len(index) if count is None else count, seed)
         return Pairs(index[drawn.first], index[drawn.second], drawn.same)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The sha256 of what the task is: kind, classes, and each split's inputs and targets.
 
-        The name does not count, nor do rows in no split, nor where the data came from.
+        The name does not count, nor do rows in no split, nor where the data came from: it is taken
+        of a header, then of each split's inputs, targets and pairs, block by block, so a derived
+        task that shares a large storage has that of the same task made from its own rows only.
 
         >>> x, y = torch.rand(20, 5), [0, 1] * 10
         >>> Task(x, y, name="a").fingerprint == Task(x.numpy(), y, name="b").fingerprint
         True
         """
-        if self._fingerprint is None:
-            self._fingerprint = digest_of(
-                self._kind, self._classes, self._inputs, self._targets, self._indices, self._pairs
-            )
-        return self._fingerprint
+        header = {
+            "kind": self.kind,
+            "classes": self.classes,
+            "inputs": [str(self.inputs.dtype), *self.inputs.shape[1:]],
+            "targets": [str(self.targets.dtype), *self.targets.shape[1:]],
+            "sizes": [len(self._indices[split]) for split in SPLITS],
+        }
+        digest = hashlib.sha256(json.dumps(header).encode())
+        for split in SPLITS:
+            index = self._indices[split]
+            for values in (self.inputs, self.targets):
+                for part in blocks(values, len(index)):
+                    digest.update(take_rows(values, index[part]).contiguous().numpy().data)
+            if self.given_pairs is not None:
+                pairs = self.given_pairs.within(index)
+                for values in (pairs.first, pairs.second, pairs.same):
+                    digest.update(values.contiguous().numpy().data)
+        return digest.hexdigest()
 
     def derived(
         self,
@@ -275,26 +268,34 @@ class Task:
         >>> Task(torch.rand(20, 5), [0, 1] * 10).derived("renamed").name
         'renamed'
         """
+        changes = {
+            "name": name,
+            "kind": kind,
+            "inputs": inputs,
+            "targets": targets,
+            "classes": classes,
+            "given_pairs": pairs,
+            "_indices": indices,
+        }
         task = object.__new__(Task)
-        task._name, task._fingerprint, task._notes = name, None, self._notes
-        task._input_names = self._input_names if inputs is None or inputs.ndim == 2 else ()
-        task._kind = self._kind if kind is None else kind
-        task._inputs = self._inputs if inputs is None else inputs
-        task._targets = self._targets if targets is None else targets
-        task._classes = self._classes if classes is None else classes
-        task._indices = self._indices if indices is None else dict(indices)
-        kept = self._pairs if pairs is None else pairs
-        task._pairs = kept if task._kind == "pairs" else None
+        for each in fields(self):  # what is replaced is not even looked at: labels may be sealed
+            change = changes.get(each.name)
+            value = getattr(self, each.name) if change is None else change
+            task.__dict__[each.name] = value
+        if inputs is not None and inputs.ndim != 2:
+            task.__dict__["input_names"] = ()
+        if task.kind != "pairs":
+            task.__dict__["given_pairs"] = None
         return task
 
     def __repr__(self) -> str:
         what = {
-            "classes": f"{len(self._classes)} classes",
-            "multilabel": f"{len(self._classes)} labels",
+            "classes": f"{len(self.classes)} classes",
+            "multilabel": f"{len(self.classes)} labels",
             "regression": f"regression to {self.outputs}",
-            "pairs": f"{len(self._pairs or ())} pairs",
-        }[self._kind]
+            "pairs": f"{len(self.given_pairs or ())} pairs",
+        }[self.kind]
         noun = "images" if len(self.input_shape) == 3 else "inputs"
         shape = "×".join(str(length) for length in self.input_shape)
         sizes = " / ".join(f"{split} {self.size(split)}" for split in SPLITS)
-        return f"Task({self._name!r}, {what}, {self.size()} {noun} {shape}, {sizes})"
+        return f"Task({self.name!r}, {what}, {self.size()} {noun} {shape}, {sizes})"

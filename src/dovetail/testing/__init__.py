@@ -9,8 +9,7 @@ Each check raises :class:`CheckFailed`, which says what is wrong and how to mend
 """
 
 from dovetail.testing.failures import CheckFailed
-from dovetail.testing.objectives import check_objective
+from dovetail.testing.functions import check_objective, check_score
 from dovetail.testing.parts import check_part
-from dovetail.testing.scores import check_score
 
 __all__ = ["CheckFailed", "check_objective", "check_part", "check_score"]

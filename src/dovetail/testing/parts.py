@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from dovetail.core.errors import CutError, SettingsError
 from dovetail.core.plain import to_plain
 from dovetail.core.seeds import generator
-from dovetail.parts.adopting import adopt
 from dovetail.parts.builders import find_builder
 from dovetail.parts.cutting import cut, cut_points
-from dovetail.parts.modes import evaluating
+from dovetail.parts.foreign.adopting import adopt
+from dovetail.parts.modules import evaluating, shared_tensors, structure_of
 from dovetail.parts.norms import BatchBatchNorm1d, BatchBatchNorm2d, BatchBatchNorm3d
 from dovetail.parts.part import Part, build, ports_of
-from dovetail.parts.structure import structure_of
-from dovetail.parts.weights import shared_tensors
 from dovetail.testing.failures import CheckFailed, attempt, require
 
 __all__ = ["check_part"]

@@ -5,16 +5,15 @@
 ('end_to_end', 'modular')
 """
 
+from dovetail.train.callbacks import Snapshots, WeightHistory
 from dovetail.train.compatible import compatible
+from dovetail.train.compatible_record import CompatibleFit
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Fit
-from dovetail.train.fitting.record import CompatibleFit
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
 from dovetail.train.self_supervised import self_supervised
-from dovetail.train.snapshots import Snapshots
 from dovetail.train.stitch import stitch
-from dovetail.train.weight_history import WeightHistory
 
 __all__ = [
     "CompatibleFit",

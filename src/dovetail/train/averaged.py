@@ -15,8 +15,7 @@ from torch import Tensor
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import derived_seed
 from dovetail.dist.averaging import Averaging
-from dovetail.dist.group import rank_and_size, told_by_each
-from dovetail.dist.rows import my_share
+from dovetail.dist.group import my_share, rank_and_size, told_by_each
 
 __all__ = ["Together", "own_rows", "own_seed"]
 

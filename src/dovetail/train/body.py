@@ -1,119 +1,34 @@
-"""One module of a body: what it is told, what it is trained towards, how far it got."""
+"""One module of a body: what it is trained towards, and how far it got."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.objectives.pairwise import Pairwise, mean_kernel
-from dovetail.parts.modes import evaluating
+from dovetail.parts.modules import digest_of, evaluating
 from dovetail.parts.part import Part
-from dovetail.parts.weights import digest_of, raw_bytes
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import WATCHED
-from dovetail.train.module_inputs import Supply
 from dovetail.train.options import named
-from dovetail.train.pair_batches import FromLabels, FromPairs, PairBatch, PairSource, WithViews
+from dovetail.train.pair_batches import (
+    FromLabels,
+    FromPairs,
+    PairBatch,
+    PairSource,
+    PairSupervision,
+    WithViews,
+)
+from dovetail.train.supervision import Supply
 
-__all__ = ["Body", "Objective", "Supervision", "objective_for", "objective_words"]
+__all__ = ["Body", "Objective", "objective_for", "objective_words"]
 
 Objective = Callable[..., Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class Supervision:
-    """What the body is told of the training split.
-
-    Attributes:
-        by: ``"labels"``, of every two rows of a batch; ``"pairs"``, of known pairs only.
-        pairs: How many pairs.
-        unlabelled: Further raw inputs ``[m, ...]``, of which nothing is known.
-        augment: Changes of training images.
-        seed: For which pairs are drawn.
-    """
-
-    by: Literal["labels", "pairs"]
-    pairs: int | None = None
-    unlabelled: Tensor | None = None
-    augment: Augment | None = None
-    seed: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        by: str,
-        pairs: int | None,
-        unlabelled: Tensor | Task | None,
-        augment: Augment | None,
-        seed: int,
-    ) -> Supervision:
-        """The choices of a user, checked.
-
-        >>> x, y = torch.rand(8, 5), torch.rand(8)
-        >>> Supervision.of(Task(x, y, kind="regression"), "labels", None, None, None, 0)
-        Traceback (most recent call last):
-        ...
-        dovetail.core.errors.TaskError: 'task' is of kind 'regression', and training in modules ...
-        """
-        _refuse_other_kinds(task)
-        if by not in ("labels", "pairs"):
-            raise SettingsError(f"supervision must be 'labels' or 'pairs', got {by!r}")
-        told: Literal["labels", "pairs"] = (
-            "pairs" if by == "pairs" or task.kind == "pairs" else "labels"
-        )
-        if pairs is not None and told == "labels":
-            raise SettingsError("pairs= counts pairs, which only supervision='pairs' uses")
-        extra = None
-        if unlabelled is not None:
-            if augment is None:
-                raise SettingsError(
-                    "unlabelled inputs are used in two augmented views; say augment="
-                )
-            extra = _raw(unlabelled)
-            if extra.shape[1:] != task.inputs.shape[1:]:
-                raise TaskError(
-                    f"unlabelled inputs are {list(extra.shape[1:])}, "
-                    f"those of {task.name!r} {list(task.input_shape)}"
-                )
-        return cls(told, pairs, extra, augment, seed)
-
-    def described(self) -> dict[str, Any]:
-        """The choices as JSON values."""
-        unlabelled = None
-        if self.unlabelled is not None:
-            unlabelled = hashlib.sha256(raw_bytes(self.unlabelled)).hexdigest()[:16]
-        return {
-            "supervision": self.by,
-            "pairs": self.pairs,
-            "unlabelled": unlabelled,
-            "augment": None if self.augment is None else str(self.augment),
-        }
-
-
-def _raw(unlabelled: Tensor | Task) -> Tensor:
-    if isinstance(unlabelled, Task):
-        return unlabelled.inputs.index_select(0, unlabelled.indices("train"))
-    if not isinstance(unlabelled, Tensor) or unlabelled.ndim < 2 or len(unlabelled) == 0:
-        raise TaskError("unlabelled is a task, or a tensor of inputs [m, ...]")
-    return unlabelled
-
-
-def _refuse_other_kinds(task: Task) -> None:
-    if task.kind not in ("classes", "pairs"):
-        raise TaskError(
-            f"{task.name!r} is of kind {task.kind!r}, and training in modules is about pairs of "
-            "one class or of two; use end_to_end, or make classes of the targets"
-        )
 
 
 def objective_for(choice: str | Objective, activation: str) -> Objective:
@@ -158,6 +73,7 @@ class Body:
 
     Args:
         part: The module and its contract; what it gives went through the activation named there.
+        before: What comes before it, frozen.
         task: Where rows come from.
         told: What is known of them.
         objective: Name, module or function.
@@ -168,23 +84,22 @@ class Body:
     def __init__(
         self,
         part: Part,
+        before: Part,
         task: Task,
-        told: Supervision,
+        told: PairSupervision,
         objective: str | Objective,
-        *,
         batch_size: int,
         seed: int,
-        device: torch.device,
     ) -> None:
-        self._part, self._task, self._told = part, task, told
-        self._size, self._seed, self._device = batch_size, seed, device
+        self._part, self._before, self._task, self._told = part, before, task, told
+        self._size, self._seed = batch_size, seed
         self._objective = objective_for(objective, part.contract.gives[0].activation)
         if isinstance(self._objective, nn.Module):
-            self._objective = self._objective.to(device)
+            self._objective = self._objective.to(part.device)
 
-    def batches(self, before: Part) -> PairSource:
-        """The training split's batches, entering from ``before``."""
-        made = self._source(before, "train", self._told.augment)
+    def batches(self) -> PairSource:
+        """The training split's batches."""
+        made = self._source("train", self._told.augment)
         if made is None:
             raise TaskError(f"{self._task.name!r} has no two training examples to compare")
         source, supply = made
@@ -203,12 +118,12 @@ class Body:
         """The loss of a batch: the proxy with its sign turned."""
         return -self._proxy(self._part(batch.inputs), batch)
 
-    def validation(self, before: Part) -> Callable[[], dict[str, float]] | None:
+    def validation(self) -> Callable[[], dict[str, float]] | None:
         """Proxy and mean kernel on the validation split, over always the same batches.
 
         A proxy of a batch depends on its size, so the batches are as large as in training.
         """
-        made = self._source(before, "validation", None)
+        made = self._source("validation", None)
         if made is None:
             return None
         source, _ = made
@@ -241,13 +156,13 @@ class Body:
             features, same=same.to(features.device), different=different.to(features.device)
         )
 
-    def _source(
-        self, before: Part, split: Split, augment: Augment | None
-    ) -> tuple[PairSource, Supply] | None:
+    def _source(self, split: Split, augment: Augment | None) -> tuple[PairSource, Supply] | None:
         rows = self._task.indices(split)
         if len(rows) < 2:
             return None
-        supply = Supply(before, self._task.inputs, rows, augment=augment, device=self._device)
+        supply = Supply(
+            self._before, self._task.inputs, rows, augment=augment, device=self._part.device
+        )
         if self._told.by == "labels":
             labels = self._task.targets.index_select(0, rows)
             return FromLabels(supply, labels, self._size, seed=self._seed), supply

@@ -6,20 +6,17 @@ Tensors and JSON only (a safetensors file whose header carries the JSON): nothin
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dovetail.core.errors import FormatError, SettingsError
-from dovetail.core.files import open_plain, write_whole
-from dovetail.core.memory import refuse_beyond_memory
+from dovetail.core.errors import FormatError, SettingsError, argument
+from dovetail.core.files import write_whole
+from dovetail.core.folders import open_tensors, tensor_bytes
 from dovetail.core.plain import parse_json, to_plain
 
 __all__ = [
@@ -53,8 +50,7 @@ class Checkpoint:
             header = json.dumps(to_plain(facts))
         except TypeError as error:
             raise SettingsError(f"this training cannot be checkpointed: {error}") from None
-        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self.tensors.items()}
-        write_whole(path, save(tensors, metadata={_KEY: header}))
+        write_whole(path, tensor_bytes(self.tensors, {_KEY: header}))
 
     def named(self, prefix: str) -> dict[str, Tensor]:
         """The tensors below a prefix, without it."""
@@ -100,17 +96,11 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
     """Read a checkpoint of the same training; ``None`` when there is none yet."""
     if not path.exists():
         return None
-    # A pipe or a device would be waited for, or read without end.
-    with open_plain(path) as file:
-        refuse_beyond_memory(os.fstat(file.fileno()).st_size, path)
-        header = int.from_bytes(file.read(8), "little")
     try:
-        if header > MOST_HEADER_BYTES:
-            raise ValueError(f"a header of {header} bytes")
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path, MOST_HEADER_BYTES, links=True) as file:
             facts = parse_json((file.metadata() or {}).get(_KEY, "{}").encode(), "its facts")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except ValueError as error:
         raise FormatError(f"{path} is no checkpoint ({error}); delete it to start anew") from None
     if not _ours(facts):
         raise FormatError(f"{path} is no checkpoint of this dovetail; delete it to start anew")
@@ -120,7 +110,7 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
         listed = "; ".join(f"{key} was {theirs.get(key)}, is {ours.get(key)}" for key in changed)
         raise SettingsError(
             f"{path} belongs to another training ({listed}); use the old settings, "
-            "another checkpoint file, or resume=False"
+            f"another checkpoint file, or {argument('resume', False)}"
         )
     return Checkpoint(theirs, facts["facts"], tensors)
 

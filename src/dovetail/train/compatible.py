@@ -1,6 +1,6 @@
 r"""Training networks whose parts fit each other without fine-tuning.
 
-Three ways, in any combination (see :mod:`dovetail.train.fitting.group` for the objective):
+Three ways, in any combination (see :mod:`dovetail.train.group` for the objective):
 
 - ``"dcc"``: a shared auxiliary head that *discriminates the common classes*;
 - ``"rp"``: a shared auxiliary head for a pretext, by default *rotation prediction*: no labels;
@@ -15,28 +15,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count
-from typing import Literal, Unpack
+from itertools import chain
+from typing import Unpack
 
 from torch import nn
 
-from dovetail.core.device import choose_device
-from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.errors import SettingsError, TaskError, argument, nearest
 from dovetail.core.seeds import derived_seed
+from dovetail.core.words import numbered
+from dovetail.measure.joined import judged
 from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Preprocess
-from dovetail.parts.part import Part, as_part
+from dovetail.parts.facts import Origin
+from dovetail.parts.modules import digest_of
+from dovetail.parts.part import Part
+from dovetail.settings.train import Compatible
 from dovetail.tasks.augment import Augment
+from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
-from dovetail.train.fitting.auxiliaries import AUXILIARIES, shared_heads
-from dovetail.train.fitting.cuts import At, cut_networks, identical_starts, start_alike
-from dovetail.train.fitting.finishing import finished_group
-from dovetail.train.fitting.group import Group, Member
-from dovetail.train.fitting.record import CompatibleFit, Stage
-from dovetail.train.options import LoopOptions, Options
-from dovetail.train.stages import stage_file
-from dovetail.train.supervision import augmentation, starting_facts, try_once, twin
+from dovetail.train.compatible_record import CompatibleFit, CompatibleTraining, Stage
+from dovetail.train.frame import Course, as_parts, try_once
+from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.group_parts import (
+    AUXILIARIES,
+    At,
+    Network,
+    cut_networks,
+    identical_starts,
+    in_space,
+    named_after,
+    shared_heads,
+    start_alike,
+)
+from dovetail.train.options import LoopOptions
+from dovetail.train.self_supervised import refuse_other_images
 
 __all__ = ["WAYS", "compatible"]
 
@@ -52,10 +65,10 @@ def compatible(
     models: Sequence[Part | nn.Module] | Part | nn.Module,
     tasks: Sequence[Task] | Task,
     *,
-    by: Sequence[str] = ("dcc", "rp", "iiw"),
-    scheme: Literal["joint", "incremental"] = "joint",
+    by: Sequence[str] = Compatible.by,
+    scheme: str = Compatible.scheme,
     at: At = None,
-    pretext: str | Pretext = "rotation",
+    pretext: str | Pretext = Compatible.pretext,
     auxiliaries: Mapping[str, Part] | None = None,
     common: Sequence[str] | None = None,
     common_limit: int | None = None,
@@ -99,7 +112,7 @@ def compatible(
         ``fit.auxiliaries``; and the record with the accuracy of each recombination on validation.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> from dovetail.tasks.derive import inverted
     >>> digits = load_task("digits")
     >>> nets = [build("mlp", hidden=(32, 32), seed=seed) for seed in (0, 1)]
@@ -109,97 +122,78 @@ def compatible(
     >>> fit.fronts[0].contract.mismatches(fit.heads[1].contract)
     []
     """
-    starts = [as_part(model) for model in _listed(models)]
-    taught = [tasks] if isinstance(tasks, Task) else list(tasks)
-    chosen, changes = Options(**options), augmentation(augment)
-    by = _checked(by, scheme, starts, taught)
-    asked = pretext_named(pretext)
-    shares = _shares(weights, unit_weight)
-    device = choose_device(chosen.device)
-    names = _names(taught)
+    starts, taught = as_parts(models), [tasks] if isinstance(tasks, Task) else list(tasks)
+    course = Course("compatible", taught, options, augment=augment, seed=seed)
+    by = _ordered(by, scheme, starts, taught)
+    asked, shares = pretext_named(pretext), _shares(weights, unit_weight)
+    names = numbered(task.name for task in taught)
     wholes = [
-        twin(start, task, preprocess, device) for start, task in zip(starts, taught, strict=True)
+        course.twin(start, task, preprocess) for start, task in zip(starts, taught, strict=True)
     ]
     for whole, task in zip(wholes, taught, strict=True):
         try_once(whole, task)
         if "rp" in by:
-            asked.check(tuple(side or 1 for side in whole.contract.takes[0].shape or ()))
+            refuse_other_images(asked, whole)
     networks = cut_networks(wholes, taught, names, at, channels, seed)
     for network in networks:
-        network.front.module.to(device), network.head.module.to(device)
+        network.front.module.to(course.device), network.head.module.to(course.device)
     if "iiw" in by:
         start_alike(networks)
-    given = dict(auxiliaries or {})
+    given, frozen = dict(auxiliaries or {}), scheme == "incremental"
     if common is not None and "dcc" in given:
-        raise SettingsError("the 'dcc' head of auxiliaries= has its classes; leave common= out")
+        raise SettingsError(
+            f"the 'dcc' head of {argument('auxiliaries', ...)} has its classes; leave "
+            f"{argument('common', ...)} out"
+        )
     if "dcc" not in by and (common is not None or common_limit is not None):
-        raise SettingsError("common= and common_limit= are about 'dcc', which by= does not ask for")
-    heads = shared_heads(by, networks, given, common, asked, shares, scheme, device, seed)
+        raise SettingsError(
+            f"{argument('common', ...)} and {argument('common_limit', ...)} are about 'dcc', which "
+            f"{argument('by', ...)} does not ask for"
+        )
+    heads = shared_heads(course, by, networks, given, common, asked, shares, frozen)
+    told_apart = next((a.classes for a in heads if a.name == "dcc"), ())
     if common_limit is not None:
-        if common_limit < len(next((a.classes for a in heads if a.name == "dcc"), ())):
+        if common_limit < len(told_apart):
             raise SettingsError(f"common_limit={common_limit} is not one example of each class")
         heads = [a if a.pretext else replace(a, limit=common_limit) for a in heads]
-    settings = {
-        "how": "compatible",
+    course.settings |= {
         "by": list(by),
         "scheme": scheme,
         "at": [network.at for network in networks],
         "pretext": asked.described() if "rp" in by else None,
-        "common": list(next((a.classes for a in heads if a.name == "dcc"), ())),
+        "common": list(told_apart),
         "common_limit": common_limit,
         "auxiliaries": {name: part.digest for name, part in sorted(given.items())},
         "channels": channels,
         "weights": shares,
         "project_conflicts": project_conflicts,
         "unit_weight": unit_weight,
-        "augment": None if changes is None else str(changes),
         "identical_starts": identical_starts(networks),
-        "seed": seed,
-        "task_fingerprints": [task.fingerprint for task in taught],
         "start_digests": [start.digest for start in starts],
-        "device": str(device),
-        **chosen.described(),
     }
-    identity = {
-        "preprocess": [whole.contract.preprocess for whole in wholes],
-        "starts": [starting_facts(start) for start in starts],
-        "given": {name: starting_facts(part) for name, part in given.items()},
-        **settings,
-    }
-    turns = [networks] if scheme == "joint" else [[network] for network in networks]
+    turns = [[network] for network in networks] if frozen else [networks]
     stages = []
     for number, turn in enumerate(turns):
-        frozen = [a for a in heads if a.name not in given] if number else []
         group = Group(
             [Member(network.name, network.front, network.head, network.task) for network in turn],
-            [replace(a, frozen=True) if a in frozen else a for a in heads],
+            # From the second stage on, what the first has trained is frozen.
+            [replace(a, frozen=a.frozen or number > 0) for a in heads],
             conflicts=project_conflicts,
             unit_weight=unit_weight,
         )
-        label = " and ".join(network.name for network in turn)
         rows = group.train_on(
-            chosen
-            if len(turns) == 1
-            else replace(chosen, checkpoint=stage_file(chosen.checkpoint, f"network{number + 1}")),
+            course,
             # Every stage draws alike: a later call with the heads gives what this stage does.
             seed=derived_seed(seed, "stage", 0),
-            augment=changes,
-            identity={**identity, "stage": number},
-            label=label,
+            label=" and ".join(network.name for network in turn),
+            stage=f"network{number + 1}" if len(turns) > 1 else None,
         )
-        stages.append(Stage.of(tuple(n.name for n in turn), rows, chosen.patience))
-    return finished_group(networks, starts, heads, given, by, scheme, tuple(stages), settings)
+        stages.append(Stage.of(tuple(n.name for n in turn), rows, course.options.patience))
+    held = given if frozen else {}
+    return _finished(course, networks, starts, heads, held, by, scheme, tuple(stages))
 
 
-def _listed(
-    models: Sequence[Part | nn.Module] | Part | nn.Module,
-) -> Sequence[Part | nn.Module]:
-    if isinstance(models, nn.ModuleList):
-        return list(models)
-    return [models] if isinstance(models, Part | nn.Module) else models
-
-
-def _checked(
+def _ordered(
     by: Sequence[str], scheme: str, starts: Sequence[Part], tasks: Sequence[Task]
 ) -> tuple[str, ...]:
     """The ways in their usual order; an error for what cannot be."""
@@ -207,16 +201,13 @@ def _checked(
     for name in wanted:
         if name not in WAYS:
             raise SettingsError(f"unknown way to compatibility {name!r}{nearest(str(name), WAYS)}")
-    if scheme not in ("joint", "incremental"):
-        raise SettingsError(f"scheme must be 'joint' or 'incremental', got {scheme!r}")
+    Compatible.check({"scheme": scheme})
     if not starts or len(starts) != len(tasks):
         raise SettingsError(
             f"each network needs its own task: there are {len(starts)} networks and "
             f"{len(tasks)} tasks"
         )
     for task in tasks:
-        if not isinstance(task, Task):
-            raise SettingsError(f"a task must be a Task, got {type(task).__name__}")
         if task.kind != "classes":
             raise TaskError(
                 f"{task.name!r} is of kind {task.kind!r}; networks are made compatible on classes"
@@ -225,19 +216,92 @@ def _checked(
 
 
 def _shares(weights: Mapping[str, float] | None, unit_weight: float) -> dict[str, float]:
-    given = dict(weights or {})
-    for name, value in {**given, "unit_weight": unit_weight}.items():
+    """The weight of each auxiliary loss."""
+    for name, value in {**(weights or {}), "unit_weight": unit_weight}.items():
         if name not in (*AUXILIARIES, "unit_weight"):
             raise SettingsError(f"weights= is about {', '.join(AUXILIARIES)}, not {name!r}")
         if not (isinstance(value, float | int) and 0 <= value < float("inf")):
             raise SettingsError(f"the weight of {name!r} must be a number of at least 0")
-    return {name: float(given.get(name, 1.0)) for name in AUXILIARIES}
+    return {name: float((weights or {}).get(name, 1.0)) for name in AUXILIARIES}
 
 
-def _names(tasks: Sequence[Task]) -> list[str]:
-    """The tasks' names, made different where they are not."""
-    names: list[str] = []
-    for task in tasks:
-        tries = (f"{task.name}-{number}" for number in count(2))
-        names.append(next(name for name in chain([task.name], tries) if name not in names))
-    return names
+# Parts in their space, with origins and measures --------------------------------------------------
+
+
+def _finished(
+    course: Course,
+    networks: Sequence[Network],
+    starts: Sequence[Part],
+    heads: Sequence[Auxiliary],
+    held: Mapping[str, Part],
+    by: tuple[str, ...],
+    scheme: str,
+    stages: tuple[Stage, ...],
+) -> CompatibleFit:
+    """Everything in its space, with where it came from; ``held`` are the heads given as frozen."""
+    space = _space(networks[0].at, heads, held)
+    record = CompatibleTraining(
+        networks=tuple(network.name for network in networks),
+        by=by,
+        scheme=scheme,
+        stages=stages,
+        recombined=tuple(tuple(_together(one, other) for other in networks) for one in networks),
+        space=space,
+        settings=course.settings,
+    )
+    wholes, fronts, backs = [], [], []
+    for number, (network, start) in enumerate(zip(networks, starts, strict=True)):
+        measured = record.measured(number)
+        origin = course.origin((start, *held.values()), measured, network.task)
+        # where nothing was shared, each network has a space of its own
+        own = space or f"{network.at}/{digest_of(network.front.module, network.at)[:12]}"
+        network.whole.module.eval()  # its layers are, but the modules around them are its own
+        wholes.append(network.whole.changed(origin=origin))
+        fronts.append(in_space(network.front, own).changed(origin=origin))
+        backs.append(in_space(network.head, own, takes=True).changed(origin=origin))
+    shared = {}
+    for a in heads:
+        theirs = space if a.weight else None
+        if a.name in held:  # frozen, and so the very part that was given
+            head = held[a.name]
+            shared[a.name] = head if theirs is None else in_space(head, theirs, takes=True)
+        else:
+            a.head.module.requires_grad_(True)
+            shared[a.name] = in_space(a.head, theirs, takes=True).changed(
+                origin=Origin(
+                    how="train",
+                    task=" and ".join(record.networks),
+                    settings=course.settings,
+                    measured=record.solved(a.name),
+                )
+            )
+    parts = (*chain.from_iterable(zip(fronts, backs, strict=True)), *shared.values())
+    return CompatibleFit(
+        parts,
+        record,
+        wholes[0] if len(wholes) == 1 else None,
+        tuple(wholes),
+        tuple(fronts),
+        tuple(backs),
+        shared,
+    )
+
+
+def _space(at: str, heads: Sequence[Auxiliary], held: Mapping[str, Part]) -> str | None:
+    """The group's space: that of the frozen heads, or named after the heads that it shares."""
+    heads = [a for a in heads if a.weight]  # a loss without weight makes nothing agree
+    given = [held[a.name].contract.takes[0].space for a in heads if a.name in held]
+    known = [space for space in given if space is not None]
+    return (known[0] if known else named_after(at, heads)) if heads else None
+
+
+def _together(one: Network, other: Network) -> float | None:
+    """A front with a head on the validation images of the front's task, on their common classes."""
+    shared = [name for name in one.task.classes if name in other.task.classes]
+    if len(shared) < 2 or one.task.size("validation") < 2:
+        return None
+    task = only_classes(one.task, shared)
+    if task.size("validation") < 2:
+        return None
+    measures = judged(one.front, other.head, task, "batch", split="validation").measures
+    return measures.get("masked accuracy", measures["accuracy"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Unpack
 
 from torch import Tensor, nn
 
-from dovetail.core.device import choose_device
 from dovetail.core.errors import TaskError
 from dovetail.dist.averaging import AS_USUAL, Averaging
 from dovetail.dist.packed_mean import Packing
@@ -17,20 +15,16 @@ from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.averaged import Together, own_rows, own_seed
 from dovetail.train.fit import Fit, Training
-from dovetail.train.loop import run_loop
-from dovetail.train.options import LoopOptions, Options, named
+from dovetail.train.frame import Course, try_once
+from dovetail.train.options import LoopOptions, named
 from dovetail.train.supervision import (
     LOSSES,
+    NATURAL,
     Loss,
-    augmentation,
-    finished,
     labelled_batches,
-    starting_facts,
-    try_once,
-    twin,
+    target_scale,
     validation,
 )
-from dovetail.train.targets import NATURAL, target_scale
 
 __all__ = ["end_to_end"]
 
@@ -70,17 +64,16 @@ def end_to_end(
         The trained part, with the classes by name in its contract, and the record.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> fit = end_to_end(build("mlp", hidden=(32,)), load_task("digits"), epochs=5)
     >>> fit.record.final["validation accuracy"] > 0.9
     True
     """
-    start, chosen = as_part(model), Options(**options)
+    course = Course("end-to-end", task, options, augment=augment, seed=seed)
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; end to end needs targets")
-    changes = augmentation(augment)
-    device = choose_device(chosen.device)
-    part = twin(start, task, preprocess, device)
+    start = as_part(model)
+    part = course.twin(start, task, preprocess)
     try_once(part, task)
     own_loss = None if loss is None else named(loss)
     loss = loss or LOSSES[task.kind]
@@ -91,52 +84,34 @@ def end_to_end(
         scale.unfold()
 
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = batch
-        return loss(part.module(inputs.to(device)), scale.standard(targets.to(device)))
+        inputs, targets = (tensor.to(course.device) for tensor in batch)
+        return loss(part.module(inputs), scale.standard(targets))
 
-    settings = {
-        "how": "end-to-end",
-        "seed": seed,
-        "augment": None if changes is None else str(changes),
+    course.identity["own_loss"] = own_loss
+    course.settings |= {
         "loss": getattr(loss, "__name__", type(loss).__name__),
-        "task_fingerprint": task.fingerprint,
         "start_digest": start.digest,
-        "device": str(device),
-        **chosen.described(),
     }
-    together = None
+    together, mine, rows_of_mine = None, seed, None
     if average_every is not None:
         together = Together(Averaging(part.module, average_every, packing, error_feedback))
-        settings |= {
+        mine, rows_of_mine = own_seed(seed), own_rows(task.indices("train"))
+        course.settings |= {
             "processes": together.size,
             "average_every": average_every,
             "packing": together.averaging.record().settings["packing"],
             "error_feedback": error_feedback,
         }
-        chosen = replace(chosen, show=chosen.show if together.rank == 0 else False)
-    rows = run_loop(
+    rows = course.run(
         part.module,
         labelled_batches(
-            part.contract,
-            task,
-            changes,
-            chosen.batch_size,
-            seed if together is None else own_seed(seed),
-            None if together is None else own_rows(task.indices("train")),
+            part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
         ),
         step,
-        chosen,
         validate=validation(part, task, loss, scale),
-        seed=seed if together is None else own_seed(seed),
-        identity={
-            "preprocess": part.contract.preprocess,
-            "own_loss": own_loss,
-            **starting_facts(start),
-            **settings,
-        },
-        label=task.name,
+        seed=mine,
         together=together,
     )
     scale.fold()
-    record = Training(part=part.described, task=task.name, rows=rows, settings=settings)
-    return Fit((finished(part, start, task, record.final, settings),), record)
+    record = Training(part=part.described, task=task.name, rows=rows, settings=course.settings)
+    return Fit((course.finished(part, [start], record.final),), record)

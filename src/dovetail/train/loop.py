@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -33,14 +37,14 @@ from dovetail.train.checkpoint import (
     restore_optimiser,
     restore_random_state,
 )
-from dovetail.train.fit import WATCHED, best_epoch
-from dovetail.train.interrupts import between_steps
+from dovetail.train.fit import WATCHED, Row, best_epoch
 from dovetail.train.optimisers import Schedule, make_optimiser
 from dovetail.train.options import Moment, Options
 
-__all__ = ["EpochSource", "run_loop"]
+__all__ = ["EpochSource", "between_steps", "run_loop"]
 
-Row = dict[str, float]
+_UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
+"""What an optimiser raises whose state is not one of its own."""
 
 
 class EpochSource(Protocol):
@@ -93,7 +97,18 @@ def run_loop(
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         run = _Run(module, batches, step, options, validate, seed, identity or {}, together)
-        return run.to_the_end(label)
+        inside = run.restore()
+        total, done = options.epochs * len(batches), run.epoch * len(batches) + run.batch
+        with (
+            progress(label, total, start=done, show=options.show) as tick,
+            between_steps() as run.interrupted,
+        ):
+            while run.epoch < options.epochs and not run.stopped:
+                run.one_epoch(tick, inside)
+                inside = False
+        if run.best:
+            module.load_state_dict(run.best)
+        return tuple(run.rows)
 
 
 class _Run:
@@ -123,6 +138,7 @@ class _Run:
         )
         self.rows: list[Row] = []
         self.best: dict[str, Tensor] = {}
+        self.interrupted: Callable[[], bool] = lambda: False
         self.epoch, self.batch = 0, 0
         self.losses: list[Tensor] = []
         self.stopped = False
@@ -134,24 +150,10 @@ class _Run:
             self.file = together.file(self.file)
         self.save_at = time.monotonic() + options.checkpoint_seconds
 
-    def to_the_end(self, label: str) -> tuple[Row, ...]:
-        resumed = self._restore()
-        total = self.options.epochs * len(self.batches)
-        done = self.epoch * len(self.batches) + self.batch
-        with (
-            progress(label, total, start=done, show=self.options.show) as tick,
-            between_steps() as self.interrupted,
-        ):
-            while self.epoch < self.options.epochs and not self.stopped:
-                self._one_epoch(tick, resumed)
-                resumed = False
-        if self.best:
-            self.module.load_state_dict(self.best)
-        return tuple(self.rows)
-
-    def _one_epoch(self, tick: Callable[[str], None], resumed: bool) -> None:
+    def one_epoch(self, tick: Callable[[str], None], inside: bool) -> None:
+        """All steps of an epoch, or those that are left of one that was resumed ``inside``."""
         began = time.perf_counter()
-        if not resumed:
+        if not inside:
             reseed(derived_seed(self.seed, "epoch", self.epoch), self.device)
             self.losses = []
         _train_mode(self.module)
@@ -165,7 +167,13 @@ class _Run:
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.clip is not None:
                     nn.utils.clip_grad_norm_(self.trainable, self.options.clip)
-                self._move()
+                try:
+                    self.optimiser.step()
+                except _UNFIT as error:
+                    raise TrainingError(
+                        f"the optimiser cannot go on ({first_line(error)}); delete the checkpoint, "
+                        "if it was resumed from one"
+                    ) from error
                 if self.together is not None:
                     self.together.stepped()
                 self.losses.append(loss.detach())  # read once an epoch: no step waits for it
@@ -180,15 +188,6 @@ class _Run:
                 raise
             raise TrainingError(f"a training step failed: {first_line(error)}") from error
         self._close_epoch(time.perf_counter() - began)
-
-    def _move(self) -> None:
-        try:
-            self.optimiser.step()
-        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
-            raise TrainingError(
-                f"the optimiser cannot go on ({first_line(error)}); delete the checkpoint, if it "
-                "was resumed from one"
-            ) from error
 
     def _give_in(self) -> NoReturn:
         """Keep what was done, if there is a place for it, and stop."""
@@ -260,7 +259,7 @@ class _Run:
         Checkpoint(self.identity, facts, tensors | best | losses).save(file)
         self.save_at = time.monotonic() + self.options.checkpoint_seconds
 
-    def _restore(self) -> bool:
+    def restore(self) -> bool:
         """Go back to the checkpoint, if there is one; whether it lies inside an epoch."""
         if self.file is None or not self.options.resume:
             return False
@@ -308,3 +307,33 @@ def _train_mode(module: nn.Module) -> None:
         parameters = list(child.parameters())
         if parameters and not any(p.requires_grad for p in parameters):
             child.eval()
+
+
+@contextmanager
+def between_steps() -> Iterator[Callable[[], bool]]:
+    """Hold back Ctrl-C and SIGTERM; the function you get says whether one has come.
+
+    So a training ends between two steps, with something whole to save.  A second one is not held
+    back.  Outside the main thread Python allows no handlers, and nothing is changed.
+
+    >>> with between_steps() as interrupted:
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     interrupted()
+    True
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -12,43 +12,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal, Unpack
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 from torch import Tensor, nn
 
-from dovetail.core.device import choose_device
-from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError
+from dovetail.core.declared import curves, of_each, text, when
+from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError, argument
+from dovetail.core.records import Record
+from dovetail.core.views import Cell, Table
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import CutPoint, cut_all, output_point
 from dovetail.parts.part import Part, as_part
+from dovetail.settings.train import Modular
 from dovetail.tasks.augment import Augment
-from dovetail.tasks.batches import Batches
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Task
-from dovetail.train.body import Body, Supervision, objective_for, objective_words
-from dovetail.train.fit import Fit
-from dovetail.train.modular_record import ModularTraining
-from dovetail.train.module_inputs import Supply, below
-from dovetail.train.options import LoopOptions, Options, named
-from dovetail.train.stages import HEAD, Stages
-from dovetail.train.supervision import (
-    Loss,
-    Prepared,
-    augmentation,
-    finished,
-    starting_facts,
-    try_once,
-    twin,
-    validation,
-)
+from dovetail.train.body import Body, objective_for, objective_words
+from dovetail.train.fit import WATCHED, Fit, Row, seconds_of
+from dovetail.train.frame import HEAD, Course, Stages, try_once
+from dovetail.train.options import LoopOptions, named
+from dovetail.train.pair_batches import PairSupervision
+from dovetail.train.supervision import Loss, batches_behind, below, validation_behind
 from dovetail.train.supervision import head_loss as loss_named
 
-__all__ = ["chosen_points", "modular", "refuse_unfit", "trainable"]
-
-_CLIP = 1.0
-"""The default length of gradients.  An objective that does not see how long features are has a
-gradient that grows as they shrink, like 1/length, and fresh networks have short features."""
+__all__ = [
+    "ModularTraining",
+    "ModuleHistory",
+    "chosen_points",
+    "modular",
+    "refuse_unfit",
+    "trainable",
+]
 
 _HEAD_STEPS = 300
 """An output module takes at least so many steps, however few examples it has."""
@@ -58,13 +53,13 @@ def modular(
     model: Part | nn.Module,
     task: Task,
     *,
-    objective: str | Callable[..., Tensor] = "al",
+    objective: str | Callable[..., Tensor] = Modular.objective,
     at: str | CutPoint | Sequence[str | CutPoint] | None = None,
     labels_per_class: int | None = None,
-    head_loss: str | Loss = "cross-entropy",
+    head_loss: str | Loss = Modular.head_loss,
     head_epochs: int | None = None,
     head_task: Task | None = None,
-    supervision: Literal["labels", "pairs"] = "labels",
+    supervision: str = Modular.supervision,
     pairs: int | None = None,
     unlabelled: Tensor | Task | None = None,
     augment: str | Augment | None = None,
@@ -103,23 +98,20 @@ def modular(
         record.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> digits = load_task("digits")
     >>> fit = modular(build("mlp", hidden=(64,)), digits, epochs=5, labels_per_class=1)
     >>> fit.record.final["validation accuracy"] > 0.8
     True
     """
-    options.setdefault("clip", _CLIP)
-    if not isinstance(task, Task):
-        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
-    start, chosen = as_part(model), Options(**options)
-    told = Supervision.of(task, supervision, pairs, unlabelled, augmentation(augment), seed)
+    options.setdefault("clip", Modular.clip)
+    course = Course("modular", task, options, augment=augment, seed=seed)
+    chosen, start = course.options, as_part(model)
+    told = PairSupervision.of(task, supervision, pairs, unlabelled, course.augment, seed)
     labelled = _labelled(task, head_task, labels_per_class, seed)
     loss = loss_named(head_loss)
-    if head_epochs is not None and head_epochs < 1:
-        raise SettingsError(f"head_epochs must be at least 1, got {head_epochs}")
-    device = choose_device(chosen.device)
-    whole = twin(start, task, preprocess, device)
+    Modular.check({"head_epochs": head_epochs})
+    whole = course.twin(start, task, preprocess)
     whole = whole.changed(
         contract=replace(whole.contract, classes=labelled.classes, kind="classes")
     )
@@ -132,73 +124,65 @@ def modular(
         raise SettingsError("batch_size must be at least 2: one example makes no pair")
     for module in modules[:-1]:  # an objective that is undefined somewhere fails before any epoch
         objective_for(objective, module.contract.gives[0].activation)
-    settings = {
-        "how": "modular",
-        "objective": objective_words(objective),
+    words = objective_words(objective)
+    head_words = head_loss if isinstance(head_loss, str) else named(head_loss)
+    course.settings |= {
+        "objective": words,
         "at": list(points),
         **told.described(),
         "labels_per_class": labels_per_class,
-        "head_loss": head_loss if isinstance(head_loss, str) else named(head_loss),
+        "head_loss": head_words,
         "head_epochs": head_epochs,
-        "seed": seed,
-        "task_fingerprint": task.fingerprint,
         "labels_fingerprint": labelled.fingerprint,
         "start_digest": start.digest,
-        "device": str(device),
-        **chosen.described(),
     }
-    identity = {"preprocess": whole.contract.preprocess, **starting_facts(start), **settings}
-    stages = Stages(whole.module, chosen, seed, identity, task.name)
+    stages, histories = Stages(course, whole), []
     for number, module in enumerate(modules[:-1]):
         name = f"module{number + 1}"
         if not trainable(module.module):
-            stages.skip(name)
+            histories.append(ModuleHistory(name, "frozen"))
             continue
-        body = Body(
-            module,
-            task,
-            told,
-            objective,
-            batch_size=chosen.batch_size,
-            seed=stages.seed_of(name),
-            device=device,
-        )
         before = below(whole, points[number - 1] if number else None)
-        stages.run(
+        body = Body(module, before, task, told, objective, chosen.batch_size, stages.seed_of(name))
+        rows, kept = stages.run(
             name,
-            settings["objective"],
             module.module,
-            body.batches(before),
+            body.batches(),
             body.step,
-            body.validation(before),
+            body.validation(),
             epochs=chosen.epochs,
             patience=chosen.patience,
         )
+        histories.append(ModuleHistory(name, words, tuple(map(_as_proxy, rows)), kept))
 
     head, before = modules[-1], below(whole, points[-1])
-    batches = _batches(before, labelled, told.augment, chosen.batch_size, stages.seed_of(HEAD))
+    batches = batches_behind(
+        before, labelled, course.augment, chosen.batch_size, stages.seed_of(HEAD)
+    )
     enough = max(chosen.epochs, math.ceil(_HEAD_STEPS / len(batches)))
 
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = batch
-        return loss(head(inputs.to(device)), targets.to(device))
+        inputs, targets = (tensor.to(course.device) for tensor in batch)
+        return loss(head(inputs), targets)
 
-    stages.run(
+    rows, kept = stages.run(
         HEAD,
-        settings["head_loss"],
         head.module,
         batches,
         step,
-        _validation(before, whole, head, labelled, loss),
+        validation_behind(before, head, whole, labelled, loss),
         epochs=enough if head_epochs is None else head_epochs,
         # The labels of the validation split would be more than the few that were asked for.
         patience=chosen.patience if labels_per_class is None else None,
     )
+    histories.append(ModuleHistory(HEAD, head_words, rows, kept))
     record = ModularTraining(
-        part=whole.described, task=task.name, modules=tuple(stages.done), settings=settings
+        part=whole.described, task=task.name, modules=tuple(histories), settings=course.settings
     )
-    trained = finished(whole, start, task, record.final, settings)
-    return Fit(cut_all(trained, at=points), record, trained)
+    trained = course.finished(whole, [start], record.final)
+    pieces = cut_all(trained, at=points)
+    names = (*(f"module{i}" for i in range(1, len(pieces))), "head")
+    return Fit(pieces, record, trained, names=names)
 
 
 def _labelled(task: Task, head_task: Task | None, per_class: int | None, seed: int) -> Task:
@@ -217,25 +201,10 @@ def _labelled(task: Task, head_task: Task | None, per_class: int | None, seed: i
     return labelled if per_class is None else few(labelled, per_class, seed)
 
 
-def _batches(
-    before: Part, task: Task, augment: Augment | None, batch_size: int, seed: int
-) -> Batches | Prepared:
-    """Labelled batches for the output module, through the frozen body."""
-    rows = task.indices("train")
-    supply = Supply(before, task.inputs, rows, augment=augment)
-    if supply.kept is not None:
-        return Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
-    raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
-    return Prepared(raw, supply.ready)
-
-
-def _validation(
-    before: Part, whole: Part, head: Part, task: Task, loss: Loss
-) -> Callable[[], dict[str, float]] | None:
-    """As for the whole network, but what the frozen body gives is computed once if it fits."""
-    rows = task.indices("validation")
-    kept = Supply(before, task.inputs, rows).kept if len(rows) else None
-    return validation(whole if kept is None else head, task, loss, inputs=kept)
+def _as_proxy(row: Row) -> Row:
+    """A body's row: what the loop minimises is the proxy with its sign turned."""
+    words = {"loss": "proxy", WATCHED: "validation proxy"}
+    return {words.get(k, k): -value if k in words else value for k, value in row.items()}
 
 
 # Where to cut a network that is to be trained in modules ------------------------------------------
@@ -255,7 +224,9 @@ def chosen_points(whole: Part, at: At | None) -> tuple[str, ...]:
         return (output_point(whole.module),)
     named = (at,) if isinstance(at, str | CutPoint) else tuple(at)
     if not named:
-        raise CutError("at= names no point; leave it out to cut before the output layer")
+        raise CutError(
+            f"{argument('at', ...)} names no point; leave it out to cut before the output layer"
+        )
     return tuple(str(place) for place in named)
 
 
@@ -280,3 +251,135 @@ def refuse_unfit(modules: Sequence[Part], at: Sequence[str]) -> None:
         raise TrainingError(
             f"behind {at[-1]!r} there is no weight to train; the output module needs one"
         )
+
+
+# How it went --------------------------------------------------------------------------------------
+
+
+_SHOWN = (
+    "proxy",
+    "validation proxy",
+    "validation k same",
+    "validation k different",
+    "loss",
+    "validation loss",
+    "validation accuracy",
+)
+
+
+@dataclass(frozen=True)
+class ModuleHistory:
+    """One module's training: a row of measures an epoch, and which epoch's weights were kept.
+
+    A module that came frozen has no rows.
+
+    >>> ModuleHistory("module1", "pairwise al", ({"epoch": 1, "proxy": 0.9},)).final["proxy"]
+    0.9
+    """
+
+    name: str
+    objective: str
+    rows: tuple[Row, ...] = ()
+    kept: int = 1
+
+    @property
+    def final(self) -> Row:
+        """The row of the epoch whose weights were kept; empty without rows."""
+        return self.rows[self.kept - 1] if self.rows else {}
+
+    @property
+    def seconds(self) -> float:
+        """The time spent in training steps."""
+        return seconds_of(self.rows)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether different examples are on average as near as examples that are alike."""
+        same, different = (self.final.get(f"validation k {n}") for n in ("same", "different"))
+        return same is not None and different is not None and same - different < 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModularTraining(
+    Record, kind="modular-training", title="Training {part} on {task} in modules"
+):
+    """How a training in modules went: a history a module, the output module last.
+
+    >>> head = ModuleHistory("head", "cross-entropy", ({"epoch": 1, "validation accuracy": 0.9},))
+    >>> ModularTraining(part="mlp", task="digits", modules=(head,))
+    ModularTraining(mlp on digits in 1 modules: validation accuracy 0.9)
+    """
+
+    part: str
+    task: str
+    modules: tuple[ModuleHistory, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows, each with the number of its module, from 1."""
+        return tuple(
+            {"module": number, **row}
+            for number, module in enumerate(self.modules, start=1)
+            for row in module.rows
+        )
+
+    @property
+    def final(self) -> Row:
+        """What the output module reached, and the proxy of the module before it."""
+        trained = [module.final for module in self.modules[:-1] if module.rows]
+        proxy = {k: v for k, v in trained[-1].items() if "proxy" in k} if trained else {}
+        return {**proxy, **self.modules[-1].final}
+
+    @property
+    def seconds(self) -> float:
+        """The time spent in training steps."""
+        return sum(module.seconds for module in self.modules)
+
+    def _table(self) -> Table:
+        names = [n for n in _SHOWN if any(n in module.final for module in self.modules)]
+        rows: tuple[tuple[Cell, ...], ...] = tuple(
+            (
+                module.name,
+                module.objective,
+                len(module.rows),
+                module.seconds,
+                *(module.final.get(name) for name in names),
+            )
+            for module in self.modules
+        )
+        columns = ("module", "objective", "epochs", "seconds", *names)
+        return Table(columns, rows, ("", "", "", ".1f", *(".4g" for _ in names)))
+
+    shows = (
+        text("{modules!n} modules, one after the other, in {seconds:.1f} s."),
+        _table,
+        of_each(
+            "modules",
+            when(
+                "collapsed",
+                text(
+                    "{name} makes all examples alike (mean k of different ones "
+                    "{final[validation k different]:.3f}): what follows cannot tell them apart. "
+                    "Lower the learning rate, or build the network with a norm.",
+                    "warning",
+                ),
+            ),
+        ),
+        of_each(
+            "modules",
+            curves("{name}: {objective}", ("proxy", "validation proxy")),
+            curves(
+                "{name}: mean kernel on validation",
+                ("validation k same", "validation k different"),
+                "k",
+            ),
+            curves("{name}: {objective}", ("loss", WATCHED)),
+            curves("{name}: on the validation split", ("validation accuracy",)),
+        ),
+    )
+
+    def __repr__(self) -> str:
+        shown = ("validation proxy", "validation accuracy")
+        said = ", ".join(f"{name} {self.final[name]:.4g}" for name in shown if name in self.final)
+        where = f"{self.part} on {self.task}"
+        return f"ModularTraining({where} in {len(self.modules)} modules: {said})"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dovetail.core.limits import check_loop
+from dovetail.settings.train import Loop
 
 __all__ = ["LoopOptions", "Moment", "Options", "named"]
 
@@ -69,24 +69,24 @@ class Options:
     dovetail.core.errors.SettingsError: epochs must be at least 1, got 0
     """
 
-    epochs: int = 20
-    batch_size: int = 64
-    optimiser: OptimiserChoice = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    schedule: ScheduleChoice = "one-cycle"
-    clip: float | None = None
-    patience: int | None = None
-    device: str | torch.device = "auto"
+    epochs: int = Loop.epochs
+    batch_size: int = Loop.batch_size
+    optimiser: OptimiserChoice = Loop.optimiser
+    lr: float = Loop.lr
+    momentum: float = Loop.momentum
+    weight_decay: float = Loop.weight_decay
+    schedule: ScheduleChoice = Loop.schedule
+    clip: float | None = Loop.clip
+    patience: int | None = Loop.patience
+    device: str | torch.device = Loop.device
     callbacks: tuple[Callable[[Moment], Any], ...] = ()
     checkpoint: str | Path | None = None
-    checkpoint_seconds: float = 10.0
-    resume: bool = True
+    checkpoint_seconds: float = Loop.checkpoint_seconds
+    resume: bool = Loop.resume
     show: bool | None = None
 
     def __post_init__(self) -> None:
-        check_loop(vars(self))
+        Loop.check(vars(self))
 
     def described(self) -> dict[str, Any]:
         """The options that decide the outcome, as JSON values."""

@@ -2,20 +2,107 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
 
-from dovetail.core.errors import TaskError
+from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.objectives.relations import Relations, relations_of_labels
+from dovetail.objectives.pairwise import Relations, relations_of_labels
+from dovetail.parts.modules import raw_bytes
+from dovetail.settings.train import Modular
+from dovetail.tasks.augment import Augment
 from dovetail.tasks.pairs import Pairs
-from dovetail.tasks.task import as_float
-from dovetail.train.module_inputs import Supply
+from dovetail.tasks.task import Task, as_float
+from dovetail.train.supervision import Supply
 
-__all__ = ["FromLabels", "FromPairs", "PairBatch", "PairSource", "WithViews"]
+__all__ = ["FromLabels", "FromPairs", "PairBatch", "PairSource", "PairSupervision", "WithViews"]
+
+
+@dataclass(frozen=True, eq=False)
+class PairSupervision:
+    """What the body is told of the training split.
+
+    Attributes:
+        by: ``"labels"``, of every two rows of a batch; ``"pairs"``, of known pairs only.
+        pairs: How many pairs.
+        unlabelled: Further raw inputs ``[m, ...]``, of which nothing is known.
+        augment: Changes of training images.
+        seed: For which pairs are drawn.
+    """
+
+    by: Literal["labels", "pairs"]
+    pairs: int | None = None
+    unlabelled: Tensor | None = None
+    augment: Augment | None = None
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        by: str,
+        pairs: int | None,
+        unlabelled: Tensor | Task | None,
+        augment: Augment | None,
+        seed: int,
+    ) -> PairSupervision:
+        """The choices of a user, checked.
+
+        >>> x, y = torch.rand(8, 5), torch.rand(8)
+        >>> PairSupervision.of(Task(x, y, kind="regression"), "labels", None, None, None, 0)
+        Traceback (most recent call last):
+        ...
+        dovetail.core.errors.TaskError: 'task' is of kind 'regression', and training in modules ...
+        """
+        if task.kind not in ("classes", "pairs"):
+            raise TaskError(
+                f"{task.name!r} is of kind {task.kind!r}, and training in modules is about pairs "
+                "of one class or of two; use end_to_end, or make classes of the targets"
+            )
+        Modular.check({"supervision": by})
+        told: Literal["labels", "pairs"] = (
+            "pairs" if by == "pairs" or task.kind == "pairs" else "labels"
+        )
+        if pairs is not None and told == "labels":
+            raise SettingsError("pairs= counts pairs, which only supervision='pairs' uses")
+        extra = None
+        if unlabelled is not None:
+            if augment is None:
+                raise SettingsError(
+                    "unlabelled inputs are used in two augmented views; say augment="
+                )
+            extra = _raw(unlabelled)
+            if extra.shape[1:] != task.inputs.shape[1:]:
+                raise TaskError(
+                    f"unlabelled inputs are {list(extra.shape[1:])}, "
+                    f"those of {task.name!r} {list(task.input_shape)}"
+                )
+        return cls(told, pairs, extra, augment, seed)
+
+    def described(self) -> dict[str, Any]:
+        """The choices as JSON values."""
+        unlabelled = None
+        if self.unlabelled is not None:
+            unlabelled = hashlib.sha256(raw_bytes(self.unlabelled)).hexdigest()[:16]
+        return {
+            "supervision": self.by,
+            "pairs": self.pairs,
+            "unlabelled": unlabelled,
+            "augment": None if self.augment is None else str(self.augment),
+        }
+
+
+def _raw(unlabelled: Tensor | Task) -> Tensor:
+    if isinstance(unlabelled, Task):
+        return unlabelled.inputs.index_select(0, unlabelled.indices("train"))
+    if not isinstance(unlabelled, Tensor) or unlabelled.ndim < 2 or len(unlabelled) == 0:
+        raise TaskError("unlabelled is a task, or a tensor of inputs [m, ...]")
+    return unlabelled
 
 
 class PairBatch(NamedTuple):
@@ -41,7 +128,7 @@ class FromLabels:
     The last rows of an epoch that fill no batch are left out: so few make few pairs.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.train.module_inputs import below
+    >>> from dovetail.train.supervision import below
     >>> entrance = below(build("mlp", shape=(4,)), None)
     >>> supply = Supply(entrance, torch.rand(10, 4), torch.arange(10))
     >>> source = FromLabels(supply, torch.arange(10) % 2, 4, seed=0)
@@ -78,7 +165,7 @@ class FromPairs:
         seed: For the order.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.train.module_inputs import below
+    >>> from dovetail.train.supervision import below
     >>> entrance = below(build("mlp", shape=(4,)), None)
     >>> supply = Supply(entrance, torch.rand(10, 4), torch.arange(10))
     >>> pairs = Pairs(torch.arange(5), torch.arange(5, 10), torch.arange(5) < 3)

@@ -11,49 +11,58 @@ touched: the whole then is a start for training with labels, or for compatible t
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Unpack
 
+import torch
 from torch import Tensor, nn
 
-from dovetail.core.device import choose_device
-from dovetail.core.errors import ContractError
+from dovetail.core.declared import figure, text, when
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
+from dovetail.core.seeds import generator
+from dovetail.measure.forward import prepare
+from dovetail.measure.joined import random_batches
+from dovetail.objectives.contrast import Views
 from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.heads import fresh_head
 from dovetail.parts.joining import join
+from dovetail.parts.modules import evaluating
 from dovetail.parts.part import Part, as_part
+from dovetail.settings.train import SelfSupervised
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.fit import Fit
-from dovetail.train.loop import run_loop
-from dovetail.train.options import LoopOptions, Options
-from dovetail.train.pretext_answers import (
-    chance_of,
-    pretext_validation,
-    refuse_other_answers,
-    refuse_unanswerable,
-    without_labels,
-)
-from dovetail.train.pretext_record import PretextTraining
-from dovetail.train.supervision import (
-    augmentation,
-    finished,
-    labelled_batches,
-    starting_facts,
-    twin,
-)
+from dovetail.train.fit import WATCHED, Fit, Row, Training
+from dovetail.train.frame import Course
+from dovetail.train.options import LoopOptions
+from dovetail.train.supervision import labelled_batches
 
-__all__ = ["self_supervised"]
+__all__ = [
+    "SOLVED",
+    "PretextTraining",
+    "answered",
+    "chance_of",
+    "pretext_step",
+    "pretext_validation",
+    "refuse_other_answers",
+    "refuse_other_images",
+    "refuse_unanswerable",
+    "self_supervised",
+    "without_labels",
+]
+
+SOLVED = "validation solved"
+"""The share of right answers to the pretext on the validation split."""
 
 
 def self_supervised(
     model: Part | nn.Module,
     task: Task | Tensor,
     *,
-    by: str | Pretext = "rotation",
+    by: str | Pretext = SelfSupervised.by,
     at: str | CutPoint | None = None,
     head: Part | None = None,
     augment: str | Augment | None = None,
@@ -86,7 +95,7 @@ def self_supervised(
         in their origins is that of the images: other labels make the same part.
 
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> net = build("mlp", shape=(1, 8, 8), hidden=(64, 32))
     >>> fit = self_supervised(net, load_task("digits"), at="hidden1", epochs=3)
     >>> fit.record.final["validation solved"] > 2 * fit.record.chance
@@ -94,83 +103,237 @@ def self_supervised(
     >>> fit.parts[1].contract.classes
     ('0', '90', '180', '270')
     """
-    start, chosen, pretext = as_part(model), Options(**options), pretext_named(by)
-    images, changes = without_labels(task), augmentation(augment)
-    device = choose_device(chosen.device)
-    whole = twin(start, images, preprocess, device)
+    pretext, images = pretext_named(by), without_labels(task)
+    course = Course("self-supervised", images, options, augment=augment, seed=seed)
+    start, size = as_part(model), course.options.batch_size
+    whole = course.twin(start, images, preprocess)
     whole = whole.changed(
         contract=replace(whole.contract, classes=start.contract.classes, kind=start.contract.kind)
     )
     place = output_point(whole.module) if at is None else str(at)
     front, _ = cut(whole, place)
-    first = _head_for(pretext, whole, front, place, head, seed)
-    asked = join(front, first, force=True)
-    refuse_unanswerable(pretext, asked, images, chosen.batch_size)
-
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        views, answers = pretext.views(batch[0].to(device))
-        return pretext.loss(asked(views), answers)
-
-    settings = {
-        "how": "self-supervised",
+    if head is None:
+        answering = fresh_head(whole, place, pretext.answers or pretext.outputs, seed=seed)
+    else:
+        if obstacles := front.contract.obstacles(head.contract):
+            raise ContractError(
+                f"the head {head.described!r} does not go with the front at {place!r}: "
+                f"{'; '.join(obstacles)}; cut elsewhere with at=, or leave head= out"
+            )
+        refuse_other_answers(pretext, head)
+        answering = course.copied(head)
+    asked = join(front, answering, force=True)
+    refuse_unanswerable(pretext, asked, images, size)
+    course.settings |= {
         "pretext": pretext.described(),
         "at": place,
-        "seed": seed,
-        "augment": None if changes is None else str(changes),
-        "task_fingerprint": images.fingerprint,
         "start_digest": start.digest,
-        "head_digest": first.digest,
-        "device": str(device),
-        **chosen.described(),
+        "head_digest": answering.digest,
     }
-    rows = run_loop(
+    rows = course.run(
         asked.module,
-        labelled_batches(whole.contract, images, changes, chosen.batch_size, seed),
-        step,
-        chosen,
-        validate=pretext_validation(pretext, asked, images, chosen.batch_size, seed),
-        seed=seed,
-        identity={
-            "preprocess": whole.contract.preprocess,
-            **starting_facts(start),
-            **settings,
-        },
-        label=images.name,
+        labelled_batches(whole.contract, images, course.augment, size, seed),
+        pretext_step(pretext, asked),
+        validate=pretext_validation(pretext, asked, images, size, seed),
     )
-    asked.module.zero_grad(set_to_none=True)
     record = PretextTraining(
         part=whole.described,
         task=images.name,
         rows=rows,
         pretext=pretext.name,
-        chance=chance_of(pretext, images, chosen.batch_size),
-        settings=settings,
+        chance=chance_of(pretext, images, size),
+        settings=course.settings,
     )
-    trained = finished(whole, start, images, record.final, settings)
+    trained = course.finished(whole, [start], record.final)
     front, _ = cut(trained, place)
-    answering = _fitting(finished(first, first, images, record.final, settings), front, head)
-    return Fit((front, answering), record, trained)
+    answering = course.finished(answering, [] if head is None else [head], record.final)
+    contract = replace(answering.contract, takes=front.contract.gives)
+    parts = front, answering.changed(contract=contract)
+    return Fit(parts, record, trained, names=("front", "pretext"))
 
 
-def _head_for(
-    pretext: Pretext, whole: Part, front: Part, at: str, head: Part | None, seed: int
-) -> Part:
-    """A new head for the pretext, or a copy of the given one if it fits."""
-    if head is None:
-        return fresh_head(whole, at, pretext.answers or pretext.outputs, seed=seed)
-    if obstacles := front.contract.obstacles(head.contract):
-        raise ContractError(
-            f"the head {head.described!r} does not go with the front at {at!r}: "
-            f"{'; '.join(obstacles)}; cut elsewhere with at=, or leave head= out"
-        )
-    refuse_other_answers(pretext, head)
-    return head.changed(module=copy.deepcopy(head.module).to(front.device))
+# Images without their labels, and answers to questions about them ---------------------------------
 
 
-def _fitting(trained: Part, front: Part, start: Part | None) -> Part:
-    """The head, told that it takes what the front gives, and which head it was before."""
-    before = () if start is None else (start.digest,)
-    return trained.changed(
-        contract=replace(trained.contract, takes=front.contract.gives),
-        origin=replace(trained.origin, parents=before),
+def without_labels(task: Task | Tensor) -> Task:
+    """The same images in the same splits, with a target of zero each; the targets are not read.
+
+    Of a tensor a tenth validates.
+
+    >>> without_labels(torch.rand(20, 1, 8, 8))
+    Task('images', regression to 1, 20 images 1×8×8, train 18 / validation 2 / test 0)
+    """
+    if isinstance(task, Task):
+        blank = torch.zeros(len(task.inputs))
+        return task.derived(task.name, kind="regression", targets=blank, classes=())
+    if not isinstance(task, Tensor) or task.ndim == 0:
+        raise SettingsError(f"expected a Task or a tensor of images, got {type(task).__name__}")
+    blank = torch.zeros(len(task))
+    return Task(task, blank, kind="regression", name="images", split=(0.9, 0.1, 0.0))
+
+
+def refuse_other_answers(pretext: Pretext, head: Part) -> None:
+    """Refuse a head that says, by its outputs or its origin, that it answers another pretext."""
+    told, width = head.contract.classes, (head.contract.gives[0].shape or (None,))[0]
+    before = head.origin.settings.get("pretext")
+    another = isinstance(before, dict) and before.get("name") != pretext.name
+    if another or (told is not None and told != pretext.answers):
+        differs = f"answers {_listed(told)}, {pretext.name} asks for {_listed(pretext.answers)}"
+    elif width not in (None, pretext.outputs):
+        differs = f"gives {width} numbers, {pretext.name} needs {pretext.outputs}"
+    else:
+        return
+    raise ContractError(
+        f"the head {head.described!r} {differs}; give the pretext that it was trained for"
     )
+
+
+def _listed(answers: tuple[str, ...] | None) -> str:
+    if answers is None:
+        return "with an embedding"
+    return ", ".join(answers[:6]) + (f" and {len(answers) - 6} more" if len(answers) > 6 else "")
+
+
+def refuse_other_images(pretext: Pretext, part: Part) -> None:
+    """Refuse images, as the part takes them, of which the pretext can make no views."""
+    pretext.check(tuple(side or 1 for side in part.contract.takes[0].shape or ()))
+
+
+def refuse_unanswerable(pretext: Pretext, asked: Part, images: Task, batch_size: int) -> None:
+    """Fail before the first epoch when network, pretext and images do not go together."""
+    rows = images.indices("train")
+    few = prepare(images.inputs[rows[:2]], asked.contract).to(asked.device)
+    pretext.check(tuple(few.shape[1:]))
+    if isinstance(pretext, Views) and min(batch_size, len(rows)) < 2:
+        raise TaskError(
+            "views of one image alone have nothing to be told from; give at least two images, and "
+            "batch_size=2 or more"
+        )
+    views, targets = pretext.views(few, generator(0, "try once"))
+    try:
+        with evaluating(asked.module):
+            outputs = asked(views)
+    except (RuntimeError, ValueError) as error:
+        raise ContractError(
+            f"views of shape {list(views.shape[1:])} do not go through the network: "
+            f"{first_line(error)}"
+        ) from None
+    if outputs.shape != (len(targets), pretext.outputs):
+        raise ContractError(
+            f"the head gives {list(outputs.shape[1:])} numbers a view, {pretext.name} needs "
+            f"{pretext.outputs}; give the pretext that the head was trained for"
+        )
+
+
+def pretext_step(pretext: Pretext, asked: Part) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+    """The loss of a batch: of the answers to questions about its images."""
+
+    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+        views, answers = pretext.views(batch[0].to(asked.device))
+        return pretext.loss(asked(views), answers)
+
+    return step
+
+
+def answered(
+    pretext: Pretext, asked: Part, inputs: Tensor, batches: Sequence[Tensor], seed: int
+) -> tuple[float, float]:
+    """Mean loss and share of right answers over batches of rows, each time on the same views.
+
+    All views of an image are in one batch, as in training: batch statistics are those of the mix.
+    """
+    draw, loss, solved, count = generator(seed, "validation views"), 0.0, 0.0, 0
+    with evaluating(asked.module):
+        for rows in batches:
+            images = prepare(inputs[rows], asked.contract).to(asked.device)
+            views, targets = pretext.views(images, draw)
+            outputs = asked(views)
+            loss += float(pretext.loss(outputs, targets)) * len(views)
+            solved += pretext.solved(outputs, targets) * len(views)
+            count += len(views)
+    return loss / count, solved / count
+
+
+def pretext_validation(
+    pretext: Pretext, asked: Part, images: Task, batch_size: int, seed: int
+) -> Callable[[], dict[str, float]] | None:
+    """Loss and share of right answers on the validation split; nothing when there is none."""
+    batches = _validation_batches(images, batch_size)
+
+    def validate() -> dict[str, float]:
+        loss, solved = answered(pretext, asked, images.inputs, batches, seed)
+        return {WATCHED: loss, SOLVED: solved}
+
+    return validate if batches else None
+
+
+def chance_of(pretext: Pretext, images: Task, batch_size: int) -> float:
+    """What guessing reaches on the validation split; of views it depends on their rivals."""
+    sizes = [len(rows) for rows in _validation_batches(images, batch_size)]
+    if not isinstance(pretext, Views) or not sizes:
+        return pretext.chance
+    return sum(pretext.chance_among(size) * size for size in sizes) / sum(sizes)
+
+
+def _validation_batches(images: Task, batch_size: int) -> tuple[Tensor, ...]:
+    """The rows of the validation split, mixed, in batches of like size: none is left to itself."""
+    rows = images.indices("validation")
+    if len(rows) == 0:
+        return ()
+    return torch.cat(random_batches(rows, 0)).tensor_split(math.ceil(len(rows) / batch_size))
+
+
+# How it went --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretextTraining(
+    Training, kind="pretext-training", title="Training {part} on {task} by {pretext}"
+):
+    """How a training by a pretext went, with what guessing would have reached beside it.
+
+    >>> row = {"epoch": 1, "loss": 0.5, SOLVED: 0.875}
+    >>> PretextTraining(part="lenet5", task="digits", rows=(row,), pretext="rotation", chance=0.25)
+    PretextTraining(lenet5 on digits by rotation: 1 epochs, solved 0.875, chance 0.25)
+    """
+
+    pretext: str
+    chance: float
+
+    @property
+    def _validated(self) -> bool:
+        return SOLVED in self.final
+
+    def _beside_chance(self) -> list[Row]:
+        return [{**row, "chance": self.chance} for row in self.rows]
+
+    shows = (
+        Training.shows[0],
+        when(
+            "_validated",
+            text(
+                f"Of the questions about validation images {{final[{SOLVED}]:.1%}} were answered "
+                "rightly; guessing gives {chance:.1%}."
+            ),
+        ),
+        *Training.shows[1:],
+        when(
+            "_validated",
+            figure(
+                "line",
+                "Right answers on the validation split",
+                _beside_chance,
+                "epoch",
+                {"solved": SOLVED, "chance": "chance"},
+                "epoch",
+                "share",
+            ),
+        ),
+    )
+
+    def __repr__(self) -> str:
+        told = f", solved {self.final[SOLVED]:.4g}" if SOLVED in self.final else ""
+        return (
+            f"PretextTraining({self.part} on {self.task} by {self.pretext}: {len(self.rows)} "
+            f"epochs{told}, chance {self.chance:.4g})"
+        )

@@ -12,32 +12,26 @@ this asks only that the head be right.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.device import choose_device
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import seeded
-from dovetail.measure.forward import outputs_of
+from dovetail.measure.forward import refuse_other_inputs
 from dovetail.measure.joined import in_random_order
-from dovetail.measure.preprocess import prepare, refuse_other_inputs
-from dovetail.parts.joining import join
-from dovetail.parts.norms import uses_batch_statistics, with_batch_statistics
-from dovetail.parts.origin import Origin
+from dovetail.parts.facts import Origin
+from dovetail.parts.joining import Seam, join, seam, stitch_part
+from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, rebuild
-from dovetail.parts.stitching import Seam, seam, stitch_part
-from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
-from dovetail.train.loop import run_loop
-from dovetail.train.module_inputs import Supply
-from dovetail.train.options import LoopOptions, Options
-from dovetail.train.supervision import LOSSES, Prepared, starting_facts, validation
+from dovetail.train.frame import Course, try_once
+from dovetail.train.options import LoopOptions
+from dovetail.train.supervision import LOSSES, batches_behind, validation_behind
 
 __all__ = ["HeadNorms", "stitch"]
 
@@ -75,7 +69,7 @@ def stitch(
 
     >>> from dovetail.parts.cutting import cut
     >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.builtin import load_task
+    >>> from dovetail.tasks.load import load_task
     >>> from dovetail.train.end_to_end import end_to_end
     >>> digits = load_task("digits")
     >>> nets = [end_to_end(build("mlp", hidden=(32,), seed=s), digits, epochs=3) for s in (0, 1)]
@@ -84,9 +78,10 @@ def stitch(
     >>> fit.record.final["validation accuracy"] > 0.8
     True
     """
-    front, head, chosen = as_part(front), as_part(head), Options(**options)
+    front, head = as_part(front), as_part(head)
     if norms not in get_args(HeadNorms):
         raise SettingsError(f"norms must be 'batch' or 'stored', got {norms!r}")
+    course = Course("stitch", task, options, seed=seed)
     columns = _columns(head, task)
     refuse_other_inputs(task, front.contract)
     between = seam(front.contract.gives, head.contract.takes)
@@ -94,55 +89,37 @@ def stitch(
     if start is not None:
         _refuse_other(start, between)
 
-    device = choose_device(chosen.device)
-    before = front.changed(module=_frozen(front.module, device))
-    module = copy.deepcopy(begun.module).requires_grad_().to(device)
-    after = _frozen(head.module, device)
-    after = with_batch_statistics(after) if norms == "batch" else after
-    loss, place = LOSSES[task.kind], None if columns is None else columns.to(device)
+    before, after = course.copied(front, frozen=True), course.copied(head, frozen=True).module
+    before.module.eval()
+    module = course.copied(begun).module.requires_grad_()
+    after = with_batch_statistics(after.eval()) if norms == "batch" else after.eval()
+    loss, place = LOSSES[task.kind], None if columns is None else columns.to(course.device)
     tail = nn.Sequential(module, after, _Picked(place))
-    _try_once(before, tail, task)
+    whole = before.changed(module=nn.Sequential(before.module, tail))
+    try_once(whole, task)
 
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        features, targets = batch
-        return loss(tail(features.to(device)), targets.to(device))
+        features, targets = (tensor.to(course.device) for tensor in batch)
+        return loss(tail(features), targets)
 
-    settings = {
-        "how": "stitch",
+    course.settings |= {
         "by": "trained",
         "norms": norms,
-        "seed": seed,
-        "task_fingerprint": task.fingerprint,
         "front_digest": front.digest,
         "head_digest": head.digest,
         "start_digest": begun.digest,
         "start_by": begun.origin.settings.get("by", begun.origin.how),
-        "device": str(device),
-        **chosen.described(),
     }
-    rows = run_loop(
+    mixed = in_random_order(task, "validation", seed)
+    rows = course.run(
         module,
-        _batches(before, task, chosen.batch_size, seed),
+        batches_behind(before, task, None, course.options.batch_size, seed),
         step,
-        chosen,
-        validate=_validation(before, tail, in_random_order(task, "validation", seed)),
-        seed=seed,
-        identity={
-            "preprocess": front.contract.preprocess,
-            "frozen": [starting_facts(part) for part in (front, head)],
-            **settings,
-        },
-        label=task.name,
+        validate=validation_behind(before, Part(tail), whole, mixed, loss),
     )
-    record = Training(part=begun.described, task=task.name, rows=rows, settings=settings)
-    origin = Origin(
-        how="stitch",
-        parents=(front.digest, head.digest, *(() if start is None else (start.digest,))),
-        task=task.name,
-        task_fingerprint=task.fingerprint,
-        settings=settings,
-        measured={k: v for k, v in record.final.items() if k.startswith("validation ")},
-    )
+    record = Training(part=begun.described, task=task.name, rows=rows, settings=course.settings)
+    parents = (front, head, *(() if start is None else (start,)))
+    origin = replace(course.origin(parents, record.final), how="stitch")
     state = module.cpu().state_dict()
     made = stitch_part(between, state["weight"], state["bias"], origin)
     made.module.to(front.device)
@@ -163,11 +140,6 @@ def _whole(front: Part, made: Part, head: Part, norms: HeadNorms) -> Part:
     return whole.changed(origin=origin)
 
 
-def _frozen(module: nn.Module, device: torch.device) -> nn.Module:
-    """A copy in evaluation mode that no gradient reaches: not even its ``grad`` is written to."""
-    return copy.deepcopy(module).requires_grad_(False).eval().to(device)
-
-
 class _Picked(nn.Module):
     """The columns of a head's outputs that a task asks for, in the task's order; or all."""
 
@@ -181,8 +153,6 @@ class _Picked(nn.Module):
 
 def _columns(head: Part, task: Task) -> Tensor | None:
     """For each class of the task the head's output of that name; nothing where none is named."""
-    if not isinstance(task, Task):
-        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; to train a stitch takes targets")
     known = head.contract.classes
@@ -223,44 +193,3 @@ def _refuse_other(start: Part, between: Seam) -> None:
             f"and the head takes {between.recipe.gives}"
             + ("" if start.recipe.maps == between.recipe.maps else ", and only one is for maps")
         )
-
-
-def _try_once(before: Part, tail: nn.Module, task: Task) -> None:
-    """Fail before the first epoch when front, head and task do not fit."""
-    whole = before.changed(module=nn.Sequential(before.module, tail))
-    outputs = outputs_of(whole, task.inputs[task.indices("train")[:2]])
-    if outputs.ndim != 2 or outputs.shape[1] != task.outputs:
-        raise TaskError(
-            f"the head gives {tuple(outputs.shape[1:])} numbers an example, {task.name!r} needs "
-            f"{task.outputs}; take a head for this task"
-        )
-
-
-def _batches(before: Part, task: Task, batch_size: int, seed: int) -> Batches | Prepared:
-    """Batches of what the front gives: computed once where it fits, since the front is frozen."""
-    rows = task.indices("train")
-    kept = _kept(before, task, rows)
-    if kept is not None:
-        return Batches(kept, task.targets.index_select(0, rows), batch_size, seed=seed)
-
-    def ready(raw: Tensor) -> Tensor:
-        with torch.no_grad():
-            made: Tensor = before.module(prepare(raw, before.contract).to(before.device))
-        return made
-
-    return Prepared(Batches(task.inputs, task.targets, batch_size, seed=seed, rows=rows), ready)
-
-
-def _validation(before: Part, tail: nn.Module, task: Task) -> Callable[[], dict[str, float]] | None:
-    """Measures of the joined network; what the front gives is computed once where it fits."""
-    rows = task.indices("validation")
-    kept = _kept(before, task, rows) if len(rows) else None
-    whole = before.changed(module=nn.Sequential(before.module, tail))
-    return validation(whole if kept is None else Part(tail), task, LOSSES[task.kind], inputs=kept)
-
-
-def _kept(before: Part, task: Task, rows: Tensor) -> Tensor | None:
-    """What the front gives for these rows, unless that is too much, or differs by the batch."""
-    if uses_batch_statistics(before.module):
-        return None
-    return Supply(before, task.inputs, rows).kept

@@ -1,125 +1,47 @@
-"""What trainers share: a copy of the network with the task's contract, losses, batches, origins."""
+"""What a step is told: batches that are ready for a network, losses, targets; and validation."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
-from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.errors import SettingsError, nearest
 from dovetail.measure.evaluate import measure
-from dovetail.measure.forward import outputs_of
-from dovetail.measure.preprocess import prepare, preprocess_for
-from dovetail.parts.contract import Contract, Preprocess
-from dovetail.parts.origin import Origin
-from dovetail.parts.part import Part, ports_of
-from dovetail.parts.structure import structure_of
+from dovetail.measure.forward import outputs_of, prepare
+from dovetail.parts.contract import Contract
+from dovetail.parts.cutting import cut
+from dovetail.parts.norms import uses_batch_statistics
+from dovetail.parts.part import Part
 from dovetail.tasks.arrays import take_rows
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
-from dovetail.tasks.task import Task
-from dovetail.train.targets import NATURAL, TargetScale
+from dovetail.tasks.task import Task, as_float
 
 __all__ = [
     "KEPT_BYTES",
     "LOSSES",
+    "NATURAL",
     "Loss",
     "Prepared",
-    "augmentation",
-    "contract_for",
-    "finished",
+    "Supply",
+    "TargetScale",
+    "batches_behind",
+    "below",
     "head_loss",
     "labelled_batches",
-    "starting_facts",
-    "try_once",
-    "twin",
+    "target_scale",
     "validation",
+    "validation_behind",
 ]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 KEPT_BYTES = 1 << 30
 """Without augmentation, a split up to this size is prepared once instead of batch by batch."""
-
-
-def twin(start: Part, task: Task, preprocess: Preprocess | None, device: torch.device) -> Part:
-    """A copy of the network on the device, with the contract that training on ``task`` gives it."""
-    return start.changed(
-        module=copy.deepcopy(start.module).to(device),
-        contract=contract_for(start, task, preprocess),
-    )
-
-
-def contract_for(start: Part, task: Task, preprocess: Preprocess | None) -> Contract:
-    """The start's contract with the task's classes, preprocessing and inputs."""
-    how = preprocess or start.contract.preprocess or preprocess_for(task)
-    contract = replace(
-        start.contract,
-        preprocess=how,
-        classes=task.classes if task.kind in ("classes", "multilabel") else None,
-        kind="classes" if task.kind == "pairs" else task.kind,
-        inputs=task.input_names or None,
-    )
-    sample = task.inputs[task.indices("train")[:1]]
-    if contract.takes[0].shape is None:
-        return replace(contract, takes=ports_of(prepare(sample, contract)))
-    return contract
-
-
-def try_once(part: Part, task: Task) -> None:
-    """Fail before the first epoch when network and task do not fit."""
-    rows = task.indices("train")[:2]
-    output = outputs_of(part, task.inputs[rows])
-    if output.ndim != 2 or output.shape[1] != task.outputs:
-        raise TaskError(
-            f"the network gives {tuple(output.shape[1:])} numbers an example, {task.name!r} needs "
-            f"{task.outputs}; build it with classes={task.outputs}"
-        )
-
-
-def starting_facts(start: Part) -> dict[str, Any]:
-    """What, beside the weights, tells one start from another: structure, and what is frozen."""
-    return {
-        "structure": _digest(structure_of(start.module)),
-        "frozen": _digest(n for n, p in start.module.named_parameters() if not p.requires_grad),
-    }
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def finished(
-    part: Part, start: Part, task: Task, measures: dict[str, float], settings: dict[str, Any]
-) -> Part:
-    """The trained part: in evaluation mode, with where it came from and what it reached."""
-    origin = Origin(
-        how="train",
-        parents=(start.digest,),
-        task=task.name,
-        task_fingerprint=task.fingerprint,
-        settings=settings,
-        measured={k: v for k, v in measures.items() if k.startswith("validation ")},
-    )
-    # Training renews what the part means: a space that the start may have had is not kept.
-    gives = tuple(replace(port, space=None) for port in part.contract.gives)
-    part.module.eval()
-    return part.changed(origin=origin, contract=replace(part.contract, gives=gives))
-
-
-def augmentation(augment: str | Augment | None) -> Augment | None:
-    """The changes of training images that were asked for.
-
-    >>> augmentation("flip"), augmentation(None)
-    (Augment(steps=(('flip', 0.0),)), None)
-    """
-    return Augment.parse(augment) if isinstance(augment, str) else augment
 
 
 def labelled_batches(
@@ -154,33 +76,91 @@ class Prepared:
             yield self._ready(inputs), targets
 
 
-def validation(
-    part: Part,
-    task: Task,
-    loss: Loss,
-    scale: TargetScale = NATURAL,
-    *,
-    inputs: Tensor | None = None,
-) -> Callable[[], dict[str, float]] | None:
-    """Measures of the part on the validation split; nothing when there is none.
+def below(whole: Part, at: str | None) -> Part:
+    """All that comes before a module: the front up to ``at``, or nothing but the preprocessing.
 
-    ``inputs`` are what a head gets instead of the raw inputs of the split.
+    >>> from dovetail.parts.part import build
+    >>> below(build("mlp", shape=(4,), hidden=(8,)), "hidden1")
+    Part(front of mlp at hidden1: 4 -> 8 after relu in ..., 40 weights)
     """
-    rows = task.indices("validation")
-    if len(rows) == 0:
-        return None
-    targets = task.targets.index_select(0, rows)
-    inputs = task.inputs.index_select(0, rows) if inputs is None else inputs
+    if at is not None:
+        front, _ = cut(whole, at=at)
+        front.module.eval()
+        return front
+    contract = whole.contract
+    entrance = Contract(contract.takes, contract.takes, contract.preprocess, inputs=contract.inputs)
+    return Part(nn.Identity(), entrance)
 
-    def validate() -> dict[str, float]:
-        outputs = outputs_of(part, inputs)
+
+class Supply:
+    """What enters a module for some rows of raw inputs: kept in memory, or made as it is asked for.
+
+    Without augmentation and batch statistics the frozen modules give the same for a row every time.
+    So what they give is computed once, if it fits into memory.
+
+    Args:
+        before: What comes before the module, from :func:`below`.
+        inputs: ``[n, ...]``, as a task stores them.
+        rows: Of the inputs, the ones to use.
+        augment: Changes of raw images.
+        device: Where the module is.
+
+    >>> from dovetail.parts.part import build
+    >>> front = below(build("mlp", shape=(4,), hidden=(8,)), "hidden1")
+    >>> supply = Supply(front, torch.rand(10, 4), torch.arange(5, 10))
+    >>> supply.kept.shape, supply.take(torch.tensor([0, 2])).shape
+    (torch.Size([5, 8]), torch.Size([2, 8]))
+    """
+
+    def __init__(
+        self,
+        before: Part,
+        inputs: Tensor,
+        rows: Tensor,
+        *,
+        augment: Callable[[Tensor, Generator], Tensor] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self._before, self._inputs, self.rows = before, inputs, rows
+        self._augment, self._device = augment, device or before.device
+        self.kept: Tensor | None = None
+        if augment is None and not uses_batch_statistics(before.module):
+            one = outputs_of(before, inputs.index_select(0, rows[:1]))
+            if one.numel() * one.element_size() * len(rows) <= KEPT_BYTES:
+                self.kept = outputs_of(before, inputs.index_select(0, rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, which: Tensor, draw: Generator | None = None) -> Tensor:
+        """What enters for the rows at these places; ``draw`` is for the augmentation."""
+        if self.kept is not None:
+            return self.kept.index_select(0, which).to(self._device)
+        raw = as_float(self._inputs.index_select(0, self.rows.index_select(0, which)))
+        if self._augment is not None:
+            if draw is None:
+                raise SettingsError("augmentation needs a generator to draw from")
+            raw = self._augment(raw, draw)
+        return self.ready(raw)
+
+    def ready(self, raw: Tensor) -> Tensor:
+        """What enters for raw inputs ``[n, ...]``."""
+        x = prepare(raw, self._before.contract).to(self._device)
         with torch.no_grad():
-            device = part.device
-            value = float(loss(outputs.to(device), scale.standard(targets.to(device))))
-        measures = measure(scale.natural(outputs), targets, task)
-        return {"validation loss": value} | {f"validation {k}": v for k, v in measures.items()}
+            made: Tensor = self._before.module(x)
+        return made
 
-    return validate
+
+def batches_behind(
+    before: Part, task: Task, augment: Augment | None, batch_size: int, seed: int
+) -> Batches | Prepared:
+    """Batches of what frozen modules give for the training split, with its targets."""
+    rows = task.indices("train")
+    supply = Supply(before, task.inputs, rows, augment=augment)
+    if supply.kept is not None:
+        return Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
+    raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
+    return Prepared(raw, supply.ready)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -218,3 +198,114 @@ def head_loss(choice: str | Loss) -> Loss:
     if choice not in _HEAD_LOSSES:
         raise SettingsError(f"unknown head_loss {choice!r}{nearest(choice, _HEAD_LOSSES)}")
     return _HEAD_LOSSES[choice]
+
+
+# Numbers to predict -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    r"""A mean and a deviation a target, and the layer they belong into; without one, 0 and 1.
+
+    Prices in the hundred thousands make the squared error overflow, and thousandths make it vanish.
+    So a network that ends in a linear layer is trained on :math:`(y - \mu)/\sigma`, with the mean
+    and deviation of the training targets, and the scale is folded into that layer afterwards:
+    :math:`W \mapsto \sigma W`, :math:`b \mapsto \sigma b + \mu`.  The part then gives natural
+    units.
+    """
+
+    mean: Tensor
+    std: Tensor
+    layer: nn.Linear | None
+
+    def standard(self, targets: Tensor) -> Tensor:
+        """Targets as the network sees them in training."""
+        if self.layer is None:
+            return targets
+        return (targets - self.mean.to(targets)) / self.std.to(targets)
+
+    def natural(self, outputs: Tensor) -> Tensor:
+        """Outputs in the units of the task."""
+        if self.layer is None:
+            return outputs
+        return outputs * self.std.to(outputs) + self.mean.to(outputs)
+
+    def fold(self) -> None:
+        """Make the layer give natural units."""
+        if self.layer is not None:
+            with torch.no_grad():
+                self.layer.weight.mul_(self.std.to(self.layer.weight)[:, None])
+                self.layer.bias.mul_(self.std.to(self.layer.bias)).add_(
+                    self.mean.to(self.layer.bias)
+                )
+
+    def unfold(self) -> None:
+        """Undo :meth:`fold`, for a network that was trained before."""
+        if self.layer is not None:
+            with torch.no_grad():
+                self.layer.weight.div_(self.std.to(self.layer.weight)[:, None])
+                self.layer.bias.sub_(self.mean.to(self.layer.bias)).div_(
+                    self.std.to(self.layer.bias)
+                )
+
+
+NATURAL = TargetScale(torch.zeros(()), torch.ones(()), None)
+"""Targets as they are."""
+
+
+def target_scale(module: nn.Module, task: Task) -> TargetScale:
+    """The scale for a task's training targets ``[n]`` or ``[n, k]``.
+
+    >>> task = Task(torch.rand(40, 2), 1000 + 10 * torch.randn(40), kind="regression")
+    >>> scale = target_scale(nn.Sequential(nn.Linear(2, 1)), task)
+    >>> bool(scale.standard(task.targets).abs().max() < 5)
+    True
+    """
+    last = module
+    while isinstance(last, nn.Sequential) and len(last):
+        last = last[-1]
+    fits = isinstance(last, nn.Linear) and last.bias is not None
+    if task.kind != "regression" or not isinstance(last, nn.Linear) or not fits:
+        return NATURAL
+    targets = task.targets[task.indices("train")].double().reshape(task.size("train"), -1)
+    std = targets.std(0, correction=0)
+    std[std < 1e-12] = 1.0
+    return TargetScale(targets.mean(0).float(), std.float(), last)
+
+
+def validation(
+    part: Part,
+    task: Task,
+    loss: Loss,
+    scale: TargetScale = NATURAL,
+    *,
+    inputs: Tensor | None = None,
+) -> Callable[[], dict[str, float]] | None:
+    """Measures of the part on the validation split; nothing when there is none.
+
+    ``inputs`` are what a head gets instead of the raw inputs of the split.
+    """
+    rows = task.indices("validation")
+    if len(rows) == 0:
+        return None
+    targets = task.targets.index_select(0, rows)
+    inputs = task.inputs.index_select(0, rows) if inputs is None else inputs
+
+    def validate() -> dict[str, float]:
+        outputs = outputs_of(part, inputs)
+        with torch.no_grad():
+            device = part.device
+            value = float(loss(outputs.to(device), scale.standard(targets.to(device))))
+        measures = measure(scale.natural(outputs), targets, task)
+        return {"validation loss": value} | {f"validation {k}": v for k, v in measures.items()}
+
+    return validate
+
+
+def validation_behind(
+    before: Part, head: Part, whole: Part, task: Task, loss: Loss
+) -> Callable[[], dict[str, float]] | None:
+    """As for the whole network, but what the frozen modules give is computed once if it fits."""
+    rows = task.indices("validation")
+    kept = Supply(before, task.inputs, rows).kept if len(rows) else None
+    return validation(whole if kept is None else head, task, loss, inputs=kept)

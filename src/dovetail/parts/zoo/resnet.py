@@ -1,11 +1,19 @@
 """Residual networks for small images, 6n+2 layers deep.
 
 With ``unit`` the pooled features are scaled to unit length before the head.
+
+>>> [name for name, _ in resnet8().named_children()]
+['stem', 'layer1', 'layer2', 'layer3', 'pool', 'flatten', 'head']
+>>> sum(p.numel() for p in resnet20(channels=3, classes=10).parameters())
+272474
+>>> len(resnet56()[3])
+9
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -48,103 +56,54 @@ class Residual(nn.Module):
         return y
 
 
-def _takes(channels: int, size: int) -> tuple[int, int, int]:
-    return (channels, size, size)
+def _resnet(name: str, blocks: int) -> Callable[..., nn.Module]:
+    """The builder of a network of three stages, each of so many blocks."""
 
-
-@builder("resnet8", takes=_takes)
-def resnet8(
-    *,
-    channels: int = 3,
-    size: int = 32,
-    classes: int = 10,
-    width: int = 16,
-    norm: Norm = "batch",
-    unit: bool = False,
-) -> nn.Module:
-    """A residual network of 8 layers: one block a stage.
-
-    >>> [name for name, _ in resnet8().named_children()]
-    ['stem', 'layer1', 'layer2', 'layer3', 'pool', 'flatten', 'head']
-    """
-    return _resnet("resnet8", 1, channels, size, classes, width, norm, unit)
-
-
-@builder("resnet20", takes=_takes)
-def resnet20(
-    *,
-    channels: int = 3,
-    size: int = 32,
-    classes: int = 10,
-    width: int = 16,
-    norm: Norm = "batch",
-    unit: bool = False,
-) -> nn.Module:
-    """A residual network of 20 layers: three blocks a stage.
-
-    >>> sum(p.numel() for p in resnet20(channels=3, classes=10).parameters())
-    272474
-    """
-    return _resnet("resnet20", 3, channels, size, classes, width, norm, unit)
-
-
-@builder("resnet56", takes=_takes)
-def resnet56(
-    *,
-    channels: int = 3,
-    size: int = 32,
-    classes: int = 10,
-    width: int = 16,
-    norm: Norm = "batch",
-    unit: bool = False,
-) -> nn.Module:
-    """A residual network of 56 layers: nine blocks a stage.
-
-    >>> len(resnet56()[3])
-    9
-    """
-    return _resnet("resnet56", 9, channels, size, classes, width, norm, unit)
-
-
-def _resnet(
-    name: str,
-    blocks: int,
-    channels: int,
-    size: int,
-    classes: int,
-    width: int,
-    norm: Norm,
-    unit: bool,
-) -> nn.Module:
-    positive(name, channels=channels, classes=classes, width=width)
-    image_size(name, size)
-    stages: OrderedDict[str, nn.Module] = OrderedDict(
-        stem=nn.Sequential(
-            OrderedDict(
-                conv=nn.Conv2d(channels, width, 3, padding=1, bias=norm == "none"),
-                norm=norm_layer(norm, width, maps=True),
-                act=nn.ReLU(),
-            )
-        )
-    )
-    inputs = width
-    for stage in range(3):
-        outputs = width << stage
-        stages[f"layer{stage + 1}"] = nn.Sequential(
-            *(
-                Residual(
-                    inputs if block == 0 else outputs,
-                    outputs,
-                    stride=2 if stage > 0 and block == 0 else 1,
-                    norm=norm,
+    def resnet(
+        *,
+        channels: int = 3,
+        size: int = 32,
+        classes: int = 10,
+        width: int = 16,
+        norm: Norm = "batch",
+        unit: bool = False,
+    ) -> nn.Module:
+        positive(name, channels=channels, classes=classes, width=width)
+        image_size(name, size)
+        stages: OrderedDict[str, nn.Module] = OrderedDict(
+            stem=nn.Sequential(
+                OrderedDict(
+                    conv=nn.Conv2d(channels, width, 3, padding=1, bias=norm == "none"),
+                    norm=norm_layer(norm, width, maps=True),
+                    act=nn.ReLU(),
                 )
-                for block in range(blocks)
             )
         )
-        inputs = outputs
-    stages["pool"] = nn.AdaptiveAvgPool2d(1)
-    stages["flatten"] = nn.Flatten()
-    if unit:
-        stages["unit"] = UnitLength()
-    stages["head"] = nn.Linear(inputs, classes)
-    return nn.Sequential(stages)
+        inputs = width
+        for stage in range(3):
+            outputs = width << stage
+            stages[f"layer{stage + 1}"] = nn.Sequential(
+                *(
+                    Residual(
+                        inputs if block == 0 else outputs,
+                        outputs,
+                        stride=2 if stage > 0 and block == 0 else 1,
+                        norm=norm,
+                    )
+                    for block in range(blocks)
+                )
+            )
+            inputs = outputs
+        stages["pool"] = nn.AdaptiveAvgPool2d(1)
+        stages["flatten"] = nn.Flatten()
+        if unit:
+            stages["unit"] = UnitLength()
+        stages["head"] = nn.Linear(inputs, classes)
+        return nn.Sequential(stages)
+
+    resnet.__name__ = resnet.__qualname__ = name
+    resnet.__doc__ = f"A residual network of {6 * blocks + 2} layers; blocks a stage: {blocks}."
+    return builder(name, takes=lambda channels, size: (channels, size, size))(resnet)
+
+
+resnet8, resnet20, resnet56 = (_resnet(f"resnet{6 * n + 2}", n) for n in (1, 3, 9))

@@ -1,1 +1,0 @@
-"""Scores that are not functions of sums, a file each: what a ranking is compared with."""

@@ -1,1 +1,0 @@
-"""What ``PairStatistics`` is made of: rows folded into sums, and scores read off from them."""

@@ -1,0 +1,308 @@
+"""Callbacks of a training: the networks of earlier epochs, and what becomes of the weights."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from dovetail.core.errors import FormatError, SettingsError, first_line
+from dovetail.core.files import read_plain, write_whole
+from dovetail.core.plain import from_plain
+from dovetail.core.records import Record
+from dovetail.core.views import Figure, Series, Table, Text, View
+from dovetail.dist.averaging import AS_USUAL
+from dovetail.dist.packed_mean import packed
+from dovetail.measure.weights import root_mean_square, stable_rank, weight_entropy
+from dovetail.parts.cutting import cut
+from dovetail.parts.part import Part
+from dovetail.train.frame import HEAD
+from dovetail.train.options import Moment
+
+__all__ = ["Snapshots", "WeightHistory", "WeightsOverTraining"]
+
+ENTROPY, RANK, BITS, ERROR, GRADIENT = (
+    "entropy",
+    "stable rank",
+    "bits a weight",
+    "relative error",
+    "rms gradient",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOverTraining(Record, kind="weights-over-training"):
+    r"""One row an epoch and layer.
+
+    ``"entropy"`` in bits, ``"stable rank"``, ``"bits a weight"`` after packing, the
+    ``"relative error"`` :math:`\lVert w - \hat w\rVert / \lVert w\rVert` of what was packed, and
+    ``"rms gradient"`` :math:`G`.
+
+    >>> rows = tuple(
+    ...     {"epoch": e, "layer": "a", "entropy": 3.0 - e, "rms gradient": 2.0 ** (3 - e) - 1}
+    ...     for e in (1, 2, 3)
+    ... )
+    >>> WeightsOverTraining(rows=rows).correlation("a")
+    1.0
+    """
+
+    rows: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Their names, from the input up."""
+        return tuple(self._by_layer)
+
+    def curve(self, layer: str, measure: str) -> tuple[float | None, ...]:
+        """A measure of one layer, epoch by epoch."""
+        values = (row.get(measure) for row in self._by_layer.get(layer, ()))
+        return tuple(
+            None if value is None else from_plain(float, value, measure) for value in values
+        )
+
+    @cached_property
+    def _by_layer(self) -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            found.setdefault(row["layer"], []).append(row)
+        return found
+
+    def correlation(self, layer: str) -> float | None:
+        r"""Pearson's, of :math:`\log_2(G + 1)` and the entropy over the epochs; None if flat."""
+        curves = zip(self.curve(layer, GRADIENT), self.curve(layer, ENTROPY), strict=True)
+        both = [(gradient, entropy) for gradient, entropy in curves if gradient is not None]
+        if len(both) < 3:
+            return None
+        pairs = torch.tensor(both, dtype=torch.float64).T
+        pairs[0] = (pairs[0] + 1).log2()
+        pairs -= pairs.mean(1, keepdim=True)
+        spread = pairs.norm(dim=1).prod()
+        return None if spread == 0 else round(float(pairs[0] @ pairs[1] / spread), 12)
+
+    def view(self) -> View:
+        """Curves of every measure, a line a layer; first and last values."""
+        if not self.rows:
+            return (Text("No epoch has ended yet."),)
+        epochs = tuple(row["epoch"] for row in self._by_layer[self.layers[0]])
+        figures = (
+            Figure(
+                "line",
+                measure[0].upper() + measure[1:],
+                tuple(Series(name, epochs, self.curve(name, measure)) for name in self.layers),
+                "epoch",
+                log_y=measure == GRADIENT,
+            )
+            for measure in (ENTROPY, RANK, BITS, ERROR, GRADIENT)
+        )
+        ends = tuple(
+            (
+                layer,
+                *(self.curve(layer, name)[at] for name in (ENTROPY, RANK, BITS) for at in (0, -1)),
+                self.correlation(layer),
+            )
+            for layer in self.layers
+        )
+        columns = (
+            "layer",
+            *(f"{name}, {when}" for name in (ENTROPY, RANK, BITS) for when in ("first", "last")),
+            "correlation of entropy and log gradient",
+        )
+        return (Table(columns, ends, ("", *(".3g",) * 7)), *figures)
+
+
+class WeightHistory:
+    """A callback that looks at every weight matrix after each epoch.
+
+    Args:
+        probe_bits: Of the histogram whose entropy is taken, :math:`2^M` bins.
+        sample: The share of the weights in it; ``None`` for all.
+        packing: Arguments of ``pack.compress`` for bits and error; ``None`` measures neither.
+        loss: Of a module, such as its mean loss on all of the training data, for the gradient.  By
+            default it is the one that the last step of the epoch left: that of one batch.
+        seed: For the sample.
+
+    A training that is resumed begins a new history.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.load import load_task
+    >>> from dovetail.train.end_to_end import end_to_end
+    >>> history = WeightHistory()
+    >>> _ = end_to_end(build("mlp"), load_task("digits"), epochs=2, callbacks=(history,))
+    >>> history.record().layers
+    ('hidden1.linear.weight', 'hidden2.linear.weight', 'head.weight')
+    """
+
+    def __init__(
+        self,
+        probe_bits: int = 4,
+        sample: float | None = None,
+        packing: Mapping[str, Any] | None = AS_USUAL,
+        loss: Callable[[nn.Module], Tensor] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._bits, self._sample, self._seed = probe_bits, sample, seed
+        self._packing, self._loss = packing, loss
+        self._rows: list[dict[str, Any]] = []
+
+    def __call__(self, moment: Moment) -> None:
+        """Add the rows of this epoch."""
+        self.look(moment.module, moment.epoch)
+
+    def look(self, module: nn.Module, epoch: int) -> None:
+        """Add the rows of an epoch: a row for each weight matrix; for a loop of one's own."""
+        weights = {n: p for n, p in module.named_parameters() if p.ndim >= 2 and p.numel()}
+        gradients = self._gradients(module, weights)
+        for name, weight in weights.items():
+            row: dict[str, Any] = {
+                "epoch": epoch,
+                "layer": name,
+                "weights": weight.numel(),
+                ENTROPY: weight_entropy(weight, self._bits, self._sample, seed=self._seed),
+                RANK: stable_rank(weight),
+                GRADIENT: gradients.get(name),
+            }
+            if self._packing is not None:
+                message = packed({name: weight}, {}, self._packing)
+                row |= {BITS: message.bits / weight.numel(), ERROR: message.error}
+            self._rows.append(row)
+
+    def record(self) -> WeightsOverTraining:
+        """What was seen so far."""
+        return WeightsOverTraining(
+            rows=tuple(dict(row) for row in self._rows),
+            settings={
+                "probe_bits": self._bits,
+                "sample": self._sample,
+                "packing": None if self._packing is None else str(dict(self._packing)),
+                "gradient": "of the last batch" if self._loss is None else "of a loss",
+                "seed": self._seed,
+            },
+        )
+
+    def _gradients(
+        self, module: nn.Module, weights: Mapping[str, nn.Parameter]
+    ) -> dict[str, float]:
+        if self._loss is None:
+            left = {n: p.grad for n, p in weights.items() if p.grad is not None}
+        else:
+            trained = {n: p for n, p in weights.items() if p.requires_grad}
+            found = torch.autograd.grad(
+                self._loss(module), list(trained.values()), allow_unused=True
+            )
+            left = {n: g for n, g in zip(trained, found, strict=True) if g is not None}
+        return {name: root_mean_square(gradient) for name, gradient in left.items()}
+
+
+# The networks of earlier epochs -------------------------------------------------------------------
+
+
+_FILE = re.compile(r"epoch(\d+)(?:\.module(\d+))?\.safetensors")
+_STAGE = re.compile(r"module(\d+)")
+_MOST_BYTES = 1 << 34
+
+
+class Snapshots:
+    """A callback that keeps the weights of every ``every``-th epoch.
+
+    Of a training in modules it keeps those of the body's epochs, counted on from module to module
+    (while the output module learns, the body is what it was), and its parts end where the module
+    ends that was being trained: what lies behind it had not learnt anything yet.
+
+    Args:
+        every: Keep each how manieth epoch.
+        folder: Keep them in files there, so that a run that was killed and resumed has them all.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.load import load_task
+    >>> from dovetail.train.end_to_end import end_to_end
+    >>> kept = Snapshots(every=2)
+    >>> fit = end_to_end(build("mlp"), load_task("digits"), epochs=4, callbacks=(kept,))
+    >>> list(kept.parts(fit.part))
+    ['epoch 2', 'epoch 4']
+    """
+
+    def __init__(self, every: int = 1, folder: str | Path | None = None) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
+        self._every = every
+        self._folder = None if folder is None else Path(folder)
+        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._modules: dict[int, int | None] = {}
+
+    def __call__(self, moment: Moment) -> None:
+        """Keep the network of this epoch, if it is its turn."""
+        if moment.epoch % self._every or moment.stage == HEAD:
+            return
+        state = {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in moment.module.state_dict().items()
+        }
+        number = _STAGE.fullmatch(moment.stage)
+        if self._folder is None:
+            self._kept[moment.epoch] = state
+            self._modules[moment.epoch] = int(number[1]) if number else None
+        else:
+            module = f".{moment.stage}" if number else ""
+            write_whole(self._folder / f"epoch{moment.epoch}{module}.safetensors", save(state))
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epochs that were kept, in order."""
+        return tuple(sorted(self._modules if self._folder is None else self._files()))
+
+    def parts(self, trained: Part) -> dict[str, Part]:
+        """The network of each kept epoch, by name, in the contract of the finished part.
+
+        What they give is in no space: nothing has been trained to agree with them.  Of a training
+        in modules, the body up to the module of that epoch.
+        """
+        return {f"epoch {epoch}": self._part(trained, epoch) for epoch in self.epochs}
+
+    def _files(self) -> dict[int, tuple[Path, int | None]]:
+        """Each kept epoch's file, and which module was being trained."""
+        files = [] if self._folder is None else list(self._folder.glob("*"))
+        found = {path: match for path in files if (match := _FILE.fullmatch(path.name))}
+        return {
+            int(match[1]): (path, int(match[2]) if match[2] else None)
+            for path, match in found.items()
+        }
+
+    def _module(self, epoch: int) -> int | None:
+        return self._modules[epoch] if self._folder is None else self._files()[epoch][1]
+
+    def _part(self, trained: Part, epoch: int) -> Part:
+        module = copy.deepcopy(trained.module)
+        try:
+            module.load_state_dict(self._state(epoch))
+        except RuntimeError as error:
+            raise SettingsError(
+                f"the weights of epoch {epoch} are not of this network: {first_line(error)}"
+            ) from None
+        gives = tuple(replace(port, space=None) for port in trained.contract.gives)
+        settings: dict[str, Any] = {**trained.origin.settings, "kept_epoch": epoch}
+        origin = replace(trained.origin, settings=settings, measured={})
+        contract = replace(trained.contract, gives=gives)
+        whole = trained.changed(module=module, contract=contract, origin=origin)
+        number = self._module(epoch)
+        if number is None:
+            return whole
+        front, _ = cut(whole, at=trained.origin.settings["at"][number - 1])
+        return front.changed(origin=origin)
+
+    def _state(self, epoch: int) -> dict[str, Tensor]:
+        if self._folder is None:
+            return self._kept[epoch]
+        path, _ = self._files()[epoch]
+        try:
+            return load(read_plain(path, most_bytes=_MOST_BYTES))
+        except (SafetensorError, OSError) as error:
+            raise FormatError(f"{path} cannot be read ({first_line(error)})") from None

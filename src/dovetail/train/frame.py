@@ -1,0 +1,280 @@
+"""The frame of every way to train: from a call's arguments to parts that say where they came from.
+
+A way is a small file on it: what it optimises, on which batches, and which parts it returns.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from dovetail.core.device import choose_device
+from dovetail.core.errors import SettingsError, TaskError, argument
+from dovetail.core.seeds import derived_seed
+from dovetail.measure.forward import outputs_of, prepare, preprocess_for
+from dovetail.parts.contract import Preprocess
+from dovetail.parts.facts import Origin
+from dovetail.parts.modules import structure_of
+from dovetail.parts.part import Part, as_part, ports_of
+from dovetail.tasks.augment import Augment
+from dovetail.tasks.task import Task
+from dovetail.train.averaged import Together
+from dovetail.train.fit import Row, kept_epoch
+from dovetail.train.loop import EpochSource, run_loop
+from dovetail.train.options import LoopOptions, Moment, Options
+
+__all__ = ["HEAD", "Course", "Stages", "as_parts", "try_once"]
+
+HEAD = "head"
+"""What the last stage of a training in stages is called."""
+
+Rows = tuple[Row, ...]
+Step = Callable[[Any], Tensor]
+Validate = Callable[[], Row] | None
+
+
+class Course:
+    """One training: what was chosen, what its record and its origins say, its loops, its outcome.
+
+    Args:
+        how: The way to train, by name.
+        tasks: What is learnt from.
+        options: The loop's, as the caller gave them.
+        augment: Such as ``"flip,shift:2"``.
+        seed: For everything drawn.
+
+    Attributes:
+        settings: What the record and the origins say; a way adds its own.
+        identity: What a checkpoint must have in common beside them: the parts that were copied.
+
+    >>> task = Task([[0.0], [1.0]] * 4, [0, 1] * 4)
+    >>> course = Course("mine", task, {"epochs": 3}, seed=1)
+    >>> course.settings["how"], course.settings["epochs"], course.options.epochs
+    ('mine', 3, 3)
+    """
+
+    def __init__(
+        self,
+        how: str,
+        tasks: Task | Sequence[Task],
+        options: LoopOptions,
+        *,
+        augment: str | Augment | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.options, self.seed = Options(**options), seed
+        self.augment = Augment.parse(augment) if isinstance(augment, str) else augment
+        self.device = choose_device(self.options.device)
+        self.tasks = tuple(tasks) if isinstance(tasks, Sequence) else (tasks,)
+        for task in self.tasks:
+            if not isinstance(task, Task):
+                said = f"a task must be a Task, got {type(task).__name__}; see dt.load_task"
+                raise SettingsError(said)
+        self.identity: dict[str, Any] = {"parts": []}
+        learnt = [task.fingerprint for task in self.tasks]
+        one = not isinstance(tasks, Sequence)
+        self.settings: dict[str, Any] = {
+            "how": how,
+            "seed": seed,
+            "augment": None if self.augment is None else str(self.augment),
+            **({"task_fingerprint": learnt[0]} if one else {"task_fingerprints": learnt}),
+            "device": str(self.device),
+            **self.options.described(),
+        }
+
+    def twin(self, start: Part, task: Task, preprocess: Preprocess | None = None) -> Part:
+        """A copy of a network on the device, with the contract that training on ``task`` gives it.
+
+        That is the start's contract with the task's classes, preprocessing and inputs.
+        """
+        contract = replace(
+            start.contract,
+            preprocess=preprocess or start.contract.preprocess or preprocess_for(task),
+            classes=task.classes if task.kind in ("classes", "multilabel") else None,
+            kind="classes" if task.kind == "pairs" else task.kind,
+            inputs=task.input_names or None,
+        )
+        if contract.takes[0].shape is None:
+            sample = task.inputs[task.indices("train")[:1]]
+            contract = replace(contract, takes=ports_of(prepare(sample, contract)))
+        return self.copied(start.changed(contract=contract))
+
+    def copied(self, part: Part, *, frozen: bool = False) -> Part:
+        """A copy on the device; of a frozen one no gradient reaches any weight.
+
+        A checkpoint belongs to parts of this structure and preprocessing, frozen like these.
+        """
+        lines = {
+            "structure": structure_of(part.module),
+            "frozen": [n for n, p in part.module.named_parameters() if not p.requires_grad],
+        }
+        facts = {
+            what: hashlib.sha256("\n".join(each).encode()).hexdigest()[:16]
+            for what, each in lines.items()
+        }
+        self.identity["parts"].append({**facts, "preprocess": part.contract.preprocess})
+        module = copy.deepcopy(part.module).to(self.device)
+        return part.changed(module=module.requires_grad_(False) if frozen else module)
+
+    def run(
+        self,
+        module: nn.Module,
+        batches: EpochSource,
+        step: Step,
+        *,
+        validate: Validate = None,
+        seed: int | None = None,
+        label: str | None = None,
+        stage: str | None = None,
+        options: Options | None = None,
+        together: Together | None = None,
+    ) -> Rows:
+        """Train ``module`` in place, leave it in evaluation mode, and return a row an epoch.
+
+        Args:
+            module: What is optimised, already on the device.
+            batches: Where batches come from.
+            step: The loss of one batch.
+            validate: Measures after each epoch.
+            seed: If not the course's.
+            label: Words beside the progress bar; by default the task's name.
+            stage: Of a training in several, which one; its checkpoint is a file of its own.
+            options: If not the course's.
+            together: For a network that is averaged with those of other processes.
+        """
+        options = options or self.options
+        if together is not None and together.rank > 0:
+            options = replace(options, show=False)
+        if stage is not None:
+            options = replace(options, checkpoint=stage_file(options.checkpoint, stage))
+        rows = run_loop(
+            module,
+            batches,
+            step,
+            options,
+            validate=validate,
+            seed=self.seed if seed is None else seed,
+            identity={**self.identity, **self.settings, "stage": stage},
+            label=self.tasks[0].name if label is None else label,
+            together=together,
+        )
+        module.zero_grad(set_to_none=True)
+        module.eval()
+        return rows
+
+    def origin(
+        self, parents: Iterable[Part], measured: Mapping[str, float], task: Task | None = None
+    ) -> Origin:
+        """Where a part of this training comes from, and what it reached on validation."""
+        task = task or self.tasks[0]
+        return Origin(
+            how="train",
+            parents=tuple(part.digest for part in parents),
+            task=task.name,
+            task_fingerprint=task.fingerprint,
+            settings=self.settings,
+            measured={k: v for k, v in measured.items() if k.startswith("validation ")},
+        )
+
+    def finished(self, part: Part, parents: Iterable[Part], measured: Mapping[str, float]) -> Part:
+        """The trained part.  Training renews what it means: the start's space is not kept."""
+        gives = tuple(replace(port, space=None) for port in part.contract.gives)
+        part.module.eval()
+        contract = replace(part.contract, gives=gives)
+        return part.changed(origin=self.origin(parents, measured), contract=contract)
+
+
+def try_once(part: Part, task: Task) -> None:
+    """Fail before the first epoch when network and task do not fit."""
+    output = outputs_of(part, task.inputs[task.indices("train")[:2]])
+    if output.ndim != 2 or output.shape[1] != task.outputs:
+        raise TaskError(
+            f"the network gives {tuple(output.shape[1:])} numbers an example, {task.name!r} needs "
+            f"{task.outputs}; build it with {argument('set.classes', task.outputs)}"
+        )
+
+
+def as_parts(models: Sequence[Part | nn.Module] | Part | nn.Module) -> list[Part]:
+    """One model or several, as parts.
+
+    >>> len(as_parts(nn.Linear(1, 1))), len(as_parts(nn.ModuleList([nn.ReLU(), nn.ReLU()])))
+    (1, 2)
+    """
+    if isinstance(models, Part | nn.Module) and not isinstance(models, nn.ModuleList):
+        return [as_part(models)]
+    return [as_part(model) for model in models]
+
+
+class Stages:
+    """Modules of one network, trained one after the other; each stays as it is from then on.
+
+    Every stage has a seed and a checkpoint of its own.  Callbacks see the whole network and epochs
+    that are counted on from stage to stage.
+
+    Args:
+        course: What all stages have in common.
+        whole: The network.
+    """
+
+    def __init__(self, course: Course, whole: Part) -> None:
+        self._course, self._whole = course, whole
+        self._epochs = 0
+
+    def seed_of(self, name: str) -> int:
+        """A seed for one stage."""
+        return derived_seed(self._course.seed, "stage", name)
+
+    def run(
+        self,
+        name: str,
+        module: nn.Module,
+        batches: EpochSource,
+        step: Step,
+        validate: Validate,
+        *,
+        epochs: int,
+        patience: int | None,
+    ) -> tuple[Rows, int]:
+        """Train one module: its rows, and the number of the epoch whose weights were kept."""
+        chosen, before = self._course.options, self._epochs
+
+        def told(callback: Callable[[Moment], Any]) -> Callable[[Moment], Any]:
+            return lambda moment: callback(
+                Moment(before + moment.epoch, self._whole.module, moment.measures, name)
+            )
+
+        rows = self._course.run(
+            module,
+            batches,
+            step,
+            validate=validate,
+            seed=self.seed_of(name),
+            label=f"{self._course.tasks[0].name}, {name}",
+            stage=name,
+            options=replace(
+                chosen,
+                epochs=epochs,
+                patience=patience,
+                callbacks=tuple(told(callback) for callback in chosen.callbacks),
+            ),
+        )
+        self._epochs += len(rows)
+        return rows, kept_epoch(rows, patience)
+
+
+def stage_file(file: str | Path | None, stage: str) -> Path | None:
+    """A stage's own checkpoint, named after the one that was asked for.
+
+    >>> print(stage_file("runs/net.safetensors", "module1"))
+    runs/net.module1.safetensors
+    """
+    if file is None:
+        return None
+    path = Path(file)
+    return path.with_name(f"{path.stem}.{stage}{path.suffix}")
