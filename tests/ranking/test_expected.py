@@ -8,8 +8,15 @@ from sklearn.datasets import load_digits
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.linalg import solve
-from dovetail.ranking.expected import chance_values, expected_accuracy, fit_head, wilson
-from dovetail.ranking.mutual import agreeing_classes, agreeing_labels, agreeing_numbers
+from dovetail.ranking.expected import (
+    agreeing_classes,
+    agreeing_labels,
+    agreeing_numbers,
+    chance_values,
+    expected_accuracy,
+    fit_head,
+    wilson,
+)
 
 
 def blobs(seed, n, d, classes, apart, more=0):

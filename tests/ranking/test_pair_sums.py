@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from references.pair_scores import pair_score
 
 from dovetail.core.errors import FormatError, SettingsError, TaskError
-from dovetail.ranking.pair_sums import PAIR_KINDS, PairSums
+from dovetail.objectives.pairwise import KINDS as PAIR_KINDS
+from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.statistics import PairStatistics
 
 

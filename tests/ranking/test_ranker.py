@@ -15,9 +15,8 @@ from dovetail.parts.contract import Contract, Port
 from dovetail.ranking.candidates import sampled
 from dovetail.ranking.expected import expected_accuracy
 from dovetail.ranking.measuring import dealt
-from dovetail.ranking.ranker import rank
+from dovetail.ranking.ranker import rank, rank_over
 from dovetail.ranking.scores import score
-from dovetail.ranking.several_tasks import rank_over
 from dovetail.report.page import write_report
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.pairs import Pairs

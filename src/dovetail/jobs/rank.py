@@ -13,7 +13,7 @@ from dovetail.jobs.locate import find_part
 from dovetail.jobs.outcome import Outcome
 from dovetail.parts.part import Part
 from dovetail.ranking.ranker import rank as rank_parts
-from dovetail.ranking.several_tasks import rank_over
+from dovetail.ranking.ranker import rank_over
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.load import load_task

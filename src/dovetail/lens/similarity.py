@@ -23,7 +23,7 @@ Both lie in [0, 1], and are 1 for networks with proportional Jacobians.  No Jaco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -42,10 +42,7 @@ from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Split, Task, as_float
 
-__all__ = [
-    "JacobianSimilarity",
-    "jacobian_similarity",
-]
+__all__ = ["JacobianSimilarity", "jacobian_similarity"]
 
 Array = np.ndarray[Any, Any]
 Parts = Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
@@ -145,13 +142,8 @@ def _of_parameters(features: Mapping[str, TangentFeatures]) -> Tensor:
     for name, other in several[1:]:
         _refuse_other_parameters(first, model, name, other)
     _refuse_too_large(8 * (len(model) * model.width) ** 2, "fewer inputs")  # one at a time
-    sizes = [_size(one.gram()) for _, one in several]
-    matrix = torch.eye(len(several), dtype=torch.float64)
-    for i, (_, one) in enumerate(several):
-        for j, (_, other) in enumerate(several[:i]):
-            shared = _size(one.gram(other))
-            matrix[i, j] = matrix[j, i] = _cosine(shared * shared, sizes[i], sizes[j])
-    return matrix
+    sizes = [float(one.gram().norm()) for _, one in several]
+    return _cosines(sizes, lambda i, j: float(several[i][1].gram(several[j][1]).norm()) ** 2)
 
 
 def _of_functions(features: Mapping[str, TangentFeatures], outputs: str, centred: bool) -> Tensor:
@@ -165,13 +157,8 @@ def _of_functions(features: Mapping[str, TangentFeatures], outputs: str, centred
     for one in several:
         kernel = one.gram() if outputs == "full" else one.gram(outputs="diagonal").sum(2)
         kernels.append(_centred(kernel).cpu() if centred else kernel.cpu())
-    sizes = [_size(kernel) for kernel in kernels]
-    matrix = torch.eye(len(several), dtype=torch.float64)
-    for i in range(len(kernels)):
-        for j in range(i):
-            shared = float(kernels[i].flatten() @ kernels[j].flatten())
-            matrix[i, j] = matrix[j, i] = _cosine(shared, sizes[i], sizes[j])
-    return matrix
+    sizes = [float(kernel.norm()) for kernel in kernels]
+    return _cosines(sizes, lambda i, j: float(kernels[i].flatten() @ kernels[j].flatten()))
 
 
 def _refuse_too_large(needed: int, remedy: str) -> None:
@@ -189,17 +176,18 @@ def _centred(kernel: Tensor) -> Tensor:
     return kernel
 
 
-def _size(gram: Tensor) -> float:
-    return float(gram.norm())
-
-
-def _cosine(shared: float, one: float, other: float) -> float:
-    if one == 0 or other == 0:
+def _cosines(sizes: list[float], shared: Callable[[int, int], float]) -> Tensor:
+    """Inner products ``shared(i, j)`` over both sizes: symmetric, ones on the diagonal."""
+    if 0 in sizes:
         raise TaskError(
             "a part's Jacobian is zero on these inputs, so that it is like nothing: look for dead "
             "units, or give other inputs or parameters"
         )
-    return min(max(shared / one / other, 0.0), 1.0)
+    matrix = torch.eye(len(sizes), dtype=torch.float64)
+    for j, i in combinations(range(len(sizes)), 2):
+        cosine = shared(i, j) / sizes[i] / sizes[j]
+        matrix[i, j] = matrix[j, i] = min(max(cosine, 0.0), 1.0)
+    return matrix
 
 
 def _refuse_other_parameters(

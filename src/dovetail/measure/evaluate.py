@@ -124,26 +124,24 @@ def evaluate(
         order = torch.randperm(len(inputs), generator=generator(0, "evaluation"))
         inputs, targets = inputs[order], targets[order]
     outputs = outputs_of(part, inputs, batch_size=batch_size)
-    settings: dict[str, Any] = {
-        "split": split,
-        "batch_size": batch_size,
-        "norms": _norms(part),
-        "order": "random" if mixed else "stored",
-        "task_fingerprint": task.fingerprint,
-        "part_digest": part.digest,
-    }
     facts: dict[str, Any] = {
         "part": part.described,
         "task": task.name,
         "split": split,
         "n": len(inputs),
-        "settings": settings,
+        "settings": {
+            "split": split,
+            "batch_size": batch_size,
+            "norms": _norms(part),
+            "order": "random" if mixed else "stored",
+            "task_fingerprint": task.fingerprint,
+            "part_digest": part.digest,
+        },
     }
     _refuse_misnamed(part, outputs)
-    if columns is None:
-        return Evaluation(measures=measure(outputs, targets, task), **facts)
-    if task.kind == "multilabel":
-        return Evaluation(measures=measure(outputs[:, columns], targets, task), **facts)
+    if columns is None or task.kind == "multilabel":
+        named = outputs if columns is None else outputs[:, columns]
+        return Evaluation(measures=measure(named, targets, task), **facts)
     _refuse_narrow(outputs, task)
     if part.contract.classes is None and outputs.shape[1] != len(columns):
         raise TaskError(
@@ -172,11 +170,8 @@ def measure(outputs: Tensor, targets: Tensor, task: Task) -> dict[str, float]:
     ['accuracy', 'nll']
     """
     _refuse_narrow(outputs, task)
-    if task.kind == "classes":
-        return class_measures(outputs, targets)
-    if task.kind == "multilabel":
-        return label_measures(outputs, targets)
-    return number_measures(outputs, targets)
+    suited = {"classes": class_measures, "multilabel": label_measures}
+    return suited.get(task.kind, number_measures)(outputs, targets)
 
 
 def _norms(part: Part) -> str:

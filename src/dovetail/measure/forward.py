@@ -17,13 +17,7 @@ from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task, as_float
 
-__all__ = [
-    "REFUSED",
-    "outputs_of",
-    "prepare",
-    "preprocess_for",
-    "refuse_other_inputs",
-]
+__all__ = ["REFUSED", "outputs_of", "prepare", "preprocess_for", "refuse_other_inputs"]
 
 
 def outputs_of(
@@ -57,7 +51,13 @@ def outputs_of(
     with evaluating(part.module):
         for start in range(0, len(inputs), batch_size):
             x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
-            output = _run(part, _in_type_of(part, x))
+            try:
+                output = part(_in_type_of(part, x))
+            except (RuntimeError, ValueError) as error:
+                raise ContractError(
+                    f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: "
+                    f"{first_line(error)}"
+                ) from None
             if not isinstance(output, Tensor):
                 several = len(output) if isinstance(output, tuple | list) else "no"
                 raise ContractError(
@@ -72,16 +72,6 @@ def _in_type_of(part: Part, x: Tensor) -> Tensor:
     """Inputs of floating point in the type of the weights, such as float64 or float16."""
     own = (each.dtype for each in part.module.parameters() if each.is_floating_point())
     return x.to(next(own, x.dtype)) if x.is_floating_point() else x
-
-
-def _run(part: Part, x: Tensor) -> object:
-    try:
-        return part(x)
-    except (RuntimeError, ValueError) as error:
-        raise ContractError(
-            f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: "
-            f"{first_line(error)}"
-        ) from None
 
 
 REFUSED = (RuntimeError, ValueError, TypeError)

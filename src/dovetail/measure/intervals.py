@@ -38,7 +38,9 @@ __all__ = [
     "crps",
     "gaussian_nll",
     "interval_width",
+    "normal_quantile",
     "paired_difference",
+    "refuse_no_share",
     "score_interval",
     "share_interval",
 ]
@@ -76,8 +78,7 @@ def coverage(mean: Any, std: Any, y: Any, level: float = 0.9) -> float:
     >>> coverage([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.1, -1.6, 1.7, 3.0])
     0.5
     """
-    z = _quantile(level)
-    return float((_standardised(mean, std, y)[0].abs() <= z).double().mean())
+    return coverage_curve(mean, std, y, (level,))[0].share
 
 
 def coverage_curve(
@@ -91,7 +92,7 @@ def coverage_curve(
     scores, sigma = _standardised(mean, std, y)
     found = []
     for level in levels:
-        z = _quantile(level)
+        z = normal_quantile(level)
         inside, n = int((scores.abs() <= z).sum()), scores.numel()
         low, high = share_interval(inside, n)
         found.append(Covered(level, inside / n, low, high, 2 * z * float(sigma.mean())))
@@ -137,13 +138,25 @@ def interval_width(std: Any, level: float = 0.9) -> float:
     >>> round(interval_width([1.0, 1.0], 0.95), 2)
     3.92
     """
-    return 2 * _quantile(level) * float(_deviations(std).mean())
+    return 2 * normal_quantile(level) * float(_deviations(std).mean())
 
 
-def _quantile(level: float) -> float:
-    if not 0 < level < 1:
-        raise SettingsError(f"a level is above 0 and below 1 (0.9 for 90 %), got {level}")
-    return NormalDist().inv_cdf((1 + level) / 2)
+def refuse_no_share(confidence: float) -> None:
+    """Refuse a confidence, or the level of an interval, that is no share."""
+    if not 0 < confidence < 1:
+        raise SettingsError(
+            f"a confidence or level lies between 0 and 1 (0.9 for 90 %), got {confidence}"
+        )
+
+
+def normal_quantile(confidence: float) -> float:
+    r""":math:`z_\gamma = \Phi^{-1}((1 + \gamma) / 2)`: a share γ of a normal law lies within ±z.
+
+    >>> round(normal_quantile(0.95), 2)
+    1.96
+    """
+    refuse_no_share(confidence)
+    return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def _standardised(mean: Any, std: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -196,8 +209,7 @@ def share_interval(successes: int, trials: int, *, confidence: float = 0.95) -> 
     >>> [round(bound, 3) for bound in share_interval(18, 20)]
     [0.683, 0.988]
     """
-    if not 0 < confidence < 1:
-        raise SettingsError(f"confidence must be above 0 and below 1, got {confidence}")
+    refuse_no_share(confidence)
     if not 0 <= successes <= trials or trials < 1:
         raise TaskError(f"{successes} successes of {trials} trials cannot be")
     tail, failures = (1 - confidence) / 2, trials - successes
@@ -304,11 +316,9 @@ def score_interval(
     >>> [round(bound, 3) for bound in score_interval(0, 0, 100)]
     [-0.037, 0.037]
     """
-    if not 0 < confidence < 1:
-        raise SettingsError(f"confidence must be above 0 and below 1, got {confidence}")
+    z = normal_quantile(confidence)
     if min(gained, lost) < 0 or gained + lost > n or n < 1:
         raise TaskError(f"{gained} gained and {lost} lost of {n} examples cannot be")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
     # By symmetry the lower bound of a gain is the upper bound of a loss, with its sign turned.
     return -_upper(lost, gained, n, z), _upper(gained, lost, n, z)
 

@@ -66,7 +66,7 @@ def answers(
             "statistics of a batch; say norms='stored'"
         )
     rows = torch.cat(random_batches(rows, seed))
-    outputs = outputs_of(whole, task.inputs[rows], batch_size=_even(len(rows)))
+    outputs = outputs_of(whole, task.inputs[rows], batch_size=_BATCH)
     known = head.contract.classes or task.classes
     if outputs.shape[1:] != (len(known),):
         raise ContractError(
@@ -90,8 +90,8 @@ def judged(
     front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
 ) -> Evaluation:
     """Front and head together on a split, its images in a random order: all measures."""
-    whole, size = joined(front, head, task, norms, seed=seed), _even(task.size(split))
-    return evaluate(whole, in_random_order(task, split, seed), split=split, batch_size=size)
+    whole = joined(front, head, task, norms, seed=seed)
+    return evaluate(whole, in_random_order(task, split, seed), split=split, batch_size=_BATCH)
 
 
 def in_random_order(task: Task, split: Split, seed: int) -> Task:
@@ -117,11 +117,6 @@ def random_batches(rows: Tensor, seed: int, most: int = _BATCH) -> list[Tensor]:
     """
     order = rows[torch.randperm(len(rows), generator=generator(seed, "batches"))]
     return list(order.tensor_split(max(1, math.ceil(len(order) / most))))
-
-
-def _even(count: int) -> int:
-    """The size of batches that are all of about one size."""
-    return math.ceil(count / math.ceil(count / _BATCH)) if count else _BATCH
 
 
 def calibrating_batches(

@@ -55,9 +55,6 @@ def common_class_loss(outputs: Tensor, codes: Tensor) -> Tensor:
     return F.cross_entropy(outputs, codes, ignore_index=OTHER, reduction="sum") / len(codes)
 
 
-Gradient = list[Tensor | None]
-
-
 def project_conflicts(
     gradients: Sequence[Sequence[Tensor | None]], draw: Generator | None = None
 ) -> list[Tensor]:
@@ -79,19 +76,36 @@ def project_conflicts(
     """
     if not gradients:
         raise SettingsError("there is no loss: give the gradient of at least one")
-    _check(gradients)
-    directions = [_largest_one(gradient) for gradient in gradients]
-    freed: list[Gradient] = []
-    for i, original in enumerate(gradients):
-        gradient = list(original)
-        for j in torch.randperm(len(gradients), generator=draw).tolist():
+    _refuse_misfits(gradients)
+    known = [g for gradient in gradients for g in gradient if g is not None]
+    if not known:
+        return [torch.zeros(()) for _ in gradients[0]]
+    nothing, parameters = known[0].new_zeros(()), zip(*gradients, strict=True)
+    like = [next((g for g in own if g is not None), nothing) for own in parameters]
+    vectors = [_flat(gradient, like) for gradient in gradients]
+    # With a largest entry of one: the square of 1e-30 is beyond float32.
+    largest = [vector.abs().max() for vector in vectors]
+    directions = [v / torch.where(m > 0, m, 1.0) for v, m in zip(vectors, largest, strict=True)]
+    total = torch.zeros_like(vectors[0])
+    for i, vector in enumerate(vectors):
+        for j in torch.randperm(len(vectors), generator=draw).tolist():
             if j != i:
-                gradient = _without(gradient, directions[j])
-        freed.append(gradient)
-    return [_sum(parameter) for parameter in zip(*freed, strict=True)]
+                along, square = vector @ directions[j], directions[j] @ directions[j]
+                # no branch on the sign: reading it would make an accelerator wait
+                share = along.clamp(max=0) / square.clamp(min=torch.finfo(square.dtype).tiny)
+                vector = vector - share * directions[j]
+        total += vector
+    pieces = torch.split(total, [tensor.numel() for tensor in like])
+    return [piece.view_as(tensor).to(tensor) for piece, tensor in zip(pieces, like, strict=True)]
 
 
-def _check(gradients: Sequence[Sequence[Tensor | None]]) -> None:
+def _flat(gradient: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
+    """A loss's gradient as one vector; zero for a parameter that it does not touch."""
+    both = zip(gradient, like, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in both])
+
+
+def _refuse_misfits(gradients: Sequence[Sequence[Tensor | None]]) -> None:
     if len({len(gradient) for gradient in gradients}) > 1:
         counts = ", ".join(str(len(gradient)) for gradient in gradients)
         raise SettingsError(
@@ -102,37 +116,3 @@ def _check(gradients: Sequence[Sequence[Tensor | None]]) -> None:
         shapes = {tuple(tensor.shape) for tensor in parameter if tensor is not None}
         if len(shapes) > 1:
             raise SettingsError(f"parameter {number} has gradients of other shapes: {shapes}")
-
-
-def _largest_one(gradient: Sequence[Tensor | None]) -> Gradient:
-    """The direction, with a largest entry of one: the square of 1e-30 is beyond float32."""
-    known = [tensor for tensor in gradient if tensor is not None and tensor.numel()]
-    if not known:
-        return list(gradient)
-    largest = torch.stack([tensor.abs().max() for tensor in known]).max()
-    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
-    return [None if tensor is None else tensor / scale for tensor in gradient]
-
-
-def _without(gradient: Gradient, direction: Gradient) -> Gradient:
-    """The gradient without its component against a direction, if it has one."""
-    shared = [(g, d) for g, d in zip(gradient, direction, strict=True) if d is not None]
-    along = sum(((g * d).sum() for g, d in shared if g is not None), start=torch.zeros(()))
-    square = sum((d.square().sum() for _, d in shared), start=torch.zeros(()))
-    if not shared:
-        return gradient
-    # no branch on the sign: reading it would make an accelerator wait, once a pair of losses
-    share = along.clamp(max=0) / square.clamp(min=torch.finfo(square.dtype).tiny)
-    return [_minus(g, d, share) for g, d in zip(gradient, direction, strict=True)]
-
-
-def _minus(gradient: Tensor | None, direction: Tensor | None, share: Tensor) -> Tensor | None:
-    if direction is None:
-        return gradient
-    step = direction * share
-    return -step if gradient is None else gradient - step
-
-
-def _sum(tensors: Sequence[Tensor | None]) -> Tensor:
-    known = [tensor for tensor in tensors if tensor is not None]
-    return sum(known[1:], start=known[0].clone()) if known else torch.zeros(())

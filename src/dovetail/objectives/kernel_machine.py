@@ -29,10 +29,7 @@ __all__ = ["KernelMachine", "kernel_machine"]
 
 
 def kernel_machine(
-    layer: nn.Module,
-    activation: Callable[[Tensor], Tensor] | None = None,
-    *,
-    unit: bool = False,
+    layer: nn.Module, activation: Callable[[Tensor], Tensor] | None = None, *, unit: bool = False
 ) -> KernelMachine:
     """A dense layer or a 2-d convolution as a kernel machine, sharing the layer's weights.
 

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from dovetail.core.activations import kernel_range
 from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.words import counted
 from dovetail.objectives.unit import unit_rows
 
 __all__ = [
@@ -77,9 +78,8 @@ class Relations:
 
     def __repr__(self) -> str:
         alike, different = (int(mask.sum()) // 2 for mask in (self.same, self.different))
-        return (
-            f"Relations({len(self)} samples, {_pairs(alike)} alike, {_pairs(different)} different)"
-        )
+        pairs = f"{counted(alike, 'pair')} alike, {counted(different, 'pair')} different"
+        return f"Relations({len(self)} samples, {pairs})"
 
 
 def relations_of(
@@ -195,10 +195,6 @@ def _refuse_no_mask(name: str, mask: Tensor) -> None:
         raise TaskError(f"{name} must be a boolean tensor [n, n], got {kind}")
     if mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
         raise TaskError(f"{name} must be a boolean tensor [n, n], got shape {list(mask.shape)}")
-
-
-def _pairs(count: int) -> str:
-    return f"{count} pair" if count == 1 else f"{count} pairs"
 
 
 KINDS = ("al", "utal", "cts", "nmse", "al-neo", "utal-neo", "cts-neo", "nmse-neo")

@@ -9,10 +9,9 @@ from dovetail.ranking.expected import Expected, Head, expected_accuracy, fit_hea
 from dovetail.ranking.judge import Judgement, judge
 from dovetail.ranking.ntk import ntk_score, tangent_kernel
 from dovetail.ranking.pair_sums import PairSums
-from dovetail.ranking.ranker import rank
-from dovetail.ranking.records import Ranked, Ranking
+from dovetail.ranking.ranker import rank, rank_over
+from dovetail.ranking.records import Ranked, Ranking, RankingOver
 from dovetail.ranking.scores import SCORES, Score, score
-from dovetail.ranking.several_tasks import RankingOver, rank_over
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.task2vec import task_distance, task_embedding
 from dovetail.ranking.task_map import TaskMap, task_map

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,13 +46,11 @@ def named(parts: Parts) -> Mapping[str, Part | nn.Module]:
     >>> list(named([build("mlp"), build("mlp", seed=1)]))
     ['mlp', 'mlp #2']
     """
-    if isinstance(parts, Mapping):
-        found: Mapping[str, Part | nn.Module] = parts
-    else:
-        found = parts_by_name([parts] if isinstance(parts, Part | nn.Module) else parts)
-    if not found:
+    if not isinstance(parts, Mapping):
+        parts = parts_by_name([parts] if isinstance(parts, Part | nn.Module) else parts)
+    if not parts:
         raise SettingsError("there are no parts to rank")
-    return found
+    return parts
 
 
 def candidate(
@@ -86,12 +85,10 @@ def points_of(part: Part) -> tuple[str, ...]:
     ('stem', 'layer1', 'layer2', 'layer3', 'pool', 'flatten')
     """
     names = [point.name for point in cut_points(part)]
-    depths = sorted({name.count(".") for name in names})
     chosen: tuple[str, ...] = ()
-    for depth in depths:
-        chosen = tuple(name for name in names if name.count(".") <= depth)
-        if len(chosen) >= _ENOUGH:
-            break
+    for depth in sorted({name.count(".") for name in names}):
+        if len(chosen) < _ENOUGH:
+            chosen = tuple(name for name in names if name.count(".") <= depth)
     return chosen
 
 
@@ -104,16 +101,14 @@ def _points(
     if at == "output":
         return None
     if at == "every":
-        found = points_of(part)
-        if not found:
+        every = points_of(part)
+        if not every:
             raise CutError("this network has no place to cut; rank it as it is, without 'every'")
-        return found
+        return every
     asked = [str(at)] if isinstance(at, str | CutPoint) else [str(name) for name in at]
-    order = [point.name for point in cut_points(part)]
-    for name in asked:
-        if name not in order:
-            order.append(name)  # the cut itself will say what is wrong with it
-    return tuple(sorted(dict.fromkeys(asked), key=order.index))
+    known = [point.name for point in cut_points(part)]
+    # Of a name that is not known the cut itself will say what is wrong with it.
+    return tuple(dict.fromkeys(sorted(asked, key=[*known, *asked].index)))
 
 
 def sampled(task: Task, samples: int | None, split: Split, seed: int) -> Task:
@@ -147,13 +142,9 @@ def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
     pairs = task.pairs(split)
     order = torch.randperm(len(pairs), generator=generator(seed, "rank"))
     ends = torch.stack([pairs.first[order], pairs.second[order]], dim=1).flatten()
-    _, codes = torch.unique(ends, return_inverse=True)
-    first_seen = torch.full((int(codes.max()) + 1,), len(ends))
-    first_seen.scatter_reduce_(0, codes, torch.arange(len(ends)), "amin")
-    new = torch.zeros(len(ends), dtype=torch.int64)
-    new[first_seen] = 1
-    enough = int((new.cumsum(0) <= samples).sum()) // 2 * 2
-    rows: Tensor = torch.unique(ends[: max(enough, 2)])
+    first_named = np.sort(np.unique(ends.numpy(), return_index=True)[1])
+    enough = int(first_named[samples]) if samples < len(first_named) else len(ends)
+    rows: Tensor = torch.unique(ends[: max(enough // 2 * 2, 2)])
     return rows
 
 

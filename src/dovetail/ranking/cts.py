@@ -7,19 +7,17 @@ ordered pairs :math:`P` (one class, :math:`i \ne j`) and :math:`N` (two classes)
     \mathrm{CTS} = \frac{\sum_P e^{k}}{\sum_P e^{k} + \sum_N e^{k}}, \qquad
     \mathrm{CTS\text{-}NEO} = -\frac{1}{|N|} \sum_N e^{k} .
 
-Neither depends on the range of the kernel: ``activation`` is accepted for the sake of one call
-grammar and only checked to be a name.
+Neither depends on the range of the kernel.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dovetail.core.activations import kernel_range
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 from dovetail.objectives.unit import unit_length
@@ -38,15 +36,12 @@ class Estimate(NamedTuple):
     value: float
     standard_error: float
 
+    def __float__(self) -> float:
+        return self.value
+
 
 def cts(
-    features: Any,
-    labels: Any,
-    activation: str = "relu",
-    *,
-    exact_rows: int = EXACT_ROWS,
-    pairs: int = 500_000,
-    seed: int = 0,
+    features: Any, labels: Any, *, exact_rows: int = EXACT_ROWS, pairs: int = 500_000, seed: int = 0
 ) -> Estimate:
     r"""CTS of features ``[n, d]`` and classes ``[n]``, in (0, 1]; higher is better.
 
@@ -59,35 +54,28 @@ def cts(
     >>> round(value, 6), error  # 2e / (2e + 4)
     (0.576117, 0.0)
     """
-    same, different = _strata(features, labels, activation, exact_rows, pairs, seed)
+    same, different = _strata(features, labels, exact_rows, pairs, seed)
     if same.pairs == 0:
         raise TaskError("CTS needs two rows of one class; every class here has a single one")
     pull, push = same.pairs * same.mean, different.pairs * different.mean
     value = pull / (pull + push)
-    relative = ((same.error / same.mean) ** 2 + (different.error / different.mean) ** 2) ** 0.5
+    relative = math.hypot(same.error / same.mean, different.error / different.mean)
     return Estimate(value, value * (1 - value) * relative)
 
 
 def cts_neo(
-    features: Any,
-    labels: Any,
-    activation: str = "relu",
-    *,
-    exact_rows: int = EXACT_ROWS,
-    pairs: int = 500_000,
-    seed: int = 0,
+    features: Any, labels: Any, *, exact_rows: int = EXACT_ROWS, pairs: int = 500_000, seed: int = 0
 ) -> Estimate:
     r"""CTS-NEO, in [-e, -1/e]; only pairs of two classes count.  Exact or sampled as :func:`cts`.
 
     >>> cts_neo([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]], [0, 0, 1])
     Estimate(value=-1.0, standard_error=0.0)
     """
-    _, different = _strata(features, labels, activation, exact_rows, pairs, seed)
+    _, different = _strata(features, labels, exact_rows, pairs, seed)
     return Estimate(-different.mean, different.error)
 
 
-@dataclass(frozen=True)
-class _Stratum:
+class _Stratum(NamedTuple):
     """Ordered pairs of one sort: how many, their mean exponential, and that mean's error."""
 
     pairs: int
@@ -96,9 +84,8 @@ class _Stratum:
 
 
 def _strata(
-    features: Any, labels: Any, activation: str, exact_rows: int, pairs: int, seed: int
+    features: Any, labels: Any, exact_rows: int, pairs: int, seed: int
 ) -> tuple[_Stratum, _Stratum]:
-    kernel_range(activation)
     if pairs < 2:
         raise SettingsError(f"pairs must be at least 2, got {pairs}")
     rows, codes, count = rows_and_codes(features, labels)
@@ -142,7 +129,9 @@ def _drawn_pairs(
             strata.append(_Stratum(0, 0.0))
             continue
         draw = generator(seed, "cts", name)
-        first = _chosen(partners, torch.randint(total, (pairs,), generator=draw))
+        # a row as often as it has partners
+        places = torch.randint(total, (pairs,), generator=draw)
+        first = torch.searchsorted(partners.cumsum(0), places, right=True)
         share = torch.rand(pairs, generator=draw, dtype=torch.float64)
         place = (share * partners[first]).long().clamp(max=partners[first] - 1)
         if name == "same":
@@ -150,16 +139,8 @@ def _drawn_pairs(
             second += second >= first  # step over the row itself
         else:
             second = place + (place >= start[first]) * size[first]  # step over its class
-        step = max(1, _DRAWN // unit.shape[1])
-        kernel = [
-            (unit[i] * unit[j]).sum(1)
-            for i, j in zip(torch.split(first, step), torch.split(second, step), strict=True)
-        ]
-        values = torch.cat(kernel).exp_()
+        ends, step = torch.stack([first, second]), max(1, _DRAWN // unit.shape[1])
+        blocks = torch.split(ends, step, dim=1)
+        values = torch.cat([torch.linalg.vecdot(unit[i], unit[j]) for i, j in blocks]).exp_()
         strata.append(_Stratum(total, float(values.mean()), float(values.std()) / pairs**0.5))
     return strata[0], strata[1]
-
-
-def _chosen(weights: Tensor, places: Tensor) -> Tensor:
-    """The rows into which places of the running sum of whole weights fall."""
-    return torch.searchsorted(weights.cumsum(0), places, right=True)

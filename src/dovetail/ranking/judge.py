@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from scipy import stats
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import derived_seed
+from dovetail.measure.intervals import refuse_no_share
 from dovetail.ranking.judgement import Choice, Judged, Judgement, OnTarget, Summary
 
 __all__ = ["Judgement", "judge", "kendall", "regret", "weighted_tau", "wins"]
@@ -73,8 +75,7 @@ def judge(
     """
     if not scores or not truths:
         raise TaskError("judge needs at least one score and the truth of at least one target")
-    if not 0 < confidence < 1:
-        raise SettingsError(f"confidence lies between 0 and 1, got {confidence}")
+    refuse_no_share(confidence)
     if resamples < 2:
         raise SettingsError(f"resamples must be at least 2, got {resamples}")
     if isinstance(noise, Mapping) and (missing := set(truths) - set(noise)):
@@ -97,7 +98,7 @@ def judge(
             judged.append(_judged(name, on, targets, picks, boots, confidence))
     if not judged:
         raise TaskError("no score has values for two parts of any target: nothing to judge")
-    judged.sort(key=_order)
+    judged.sort(key=lambda one: _order(one.score, one.on))
     return Judgement(
         truth=truth,
         targets=targets,
@@ -202,34 +203,27 @@ def _summary(values: _Array, means: _Array, confidence: float, several: bool) ->
     return Summary(float(known.mean()), float(low), float(high))
 
 
-def _order(judged: Judged) -> tuple[float, float, str]:
-    tau, lost = judged.weighted_tau.value, judged.regret_1.value
-    return (
-        math.inf if lost is None else round(lost, 12),
-        math.inf if tau is None else -tau,
-        judged.score,
-    )
+def _order(score: str, on: Sequence[OnTarget]) -> tuple[float, float, str]:
+    """Of scores the one with the least mean regret comes first, then with the greatest tau."""
+    taus = [each.weighted_tau for each in on if each.weighted_tau is not None]
+    lost = round(fmean(each.regret_1 for each in on), 12)
+    return lost, -fmean(taus) if taus else math.inf, score
 
 
 def _chosen(judged: list[Judged], targets: tuple[str, ...]) -> tuple[Choice, ...]:
     """For each target the score that has the least regret on the others."""
-    found = []
+    choices = []
     for target in targets:
-        best: tuple[tuple[float, float, str], OnTarget] | None = None
+        rivals = []
         for one in judged:
-            here = next((each for each in one.on if each.target == target), None)
+            here = [each for each in one.on if each.target == target]
             others = [each for each in one.on if each.target != target]
-            if here is None or not others:
-                continue
-            taus = [each.weighted_tau for each in others if each.weighted_tau is not None]
-            lost = round(float(np.mean([each.regret_1 for each in others])), 12)
-            key = (lost, -float(np.mean(taus)) if taus else math.inf, one.score)
-            if best is None or key < best[0]:
-                best = key, here
-        if best is not None:
-            (_, _, name), here = best
-            found.append(Choice(target, name, here.regret_1, here.weighted_tau))
-    return tuple(found)
+            if here and others:
+                rivals.append((_order(one.score, others), here[0]))
+        if rivals:
+            (_, _, name), own = min(rivals, key=lambda rival: rival[0])
+            choices.append(Choice(target, name, own.regret_1, own.weighted_tau))
+    return tuple(choices)
 
 
 def _ceiling(

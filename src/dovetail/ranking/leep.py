@@ -126,13 +126,11 @@ def principal(rows: Tensor, energy: float = 0.8) -> Tensor:
     >>> principal(torch.tensor([[3.0, 0.1], [-3.0, 0.0]], dtype=torch.float64)).shape
     torch.Size([2, 1])
     """
-    centred = rows - rows.mean(0)
-    left, values, _ = torch.linalg.svd(centred, full_matrices=False)
-    shares = values.square().cumsum(0)
-    if float(shares[-1]) == 0:
-        return centred[:, :1]
-    kept = int((shares < energy * shares[-1]).sum()) + 1
-    scores: Tensor = left[:, :kept] * values[:kept]
+    from sklearn.decomposition import PCA
+
+    if not (rows != rows[0]).any():
+        return torch.zeros_like(rows[:, :1])
+    scores = torch.from_numpy(PCA(energy, svd_solver="full").fit_transform(rows.numpy()))
     return scores / scores.square().mean().sqrt()
 
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy import stats
@@ -25,21 +26,14 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.measure.intervals import refuse_no_share
 from dovetail.objectives.pairwise import KINDS
 from dovetail.ranking.expected import Expected, chance_values, expected_accuracy
 from dovetail.ranking.heads import HeadKind
 from dovetail.ranking.inputs import as_rows
 from dovetail.ranking.ntk import ntk_score
 from dovetail.ranking.pair_sums import PairSums
-from dovetail.ranking.scores import (
-    DEFAULT,
-    DEFAULT_OF_PAIRS,
-    SCORES,
-    By,
-    Score,
-    find_score,
-    score,
-)
+from dovetail.ranking.scores import DEFAULT, DEFAULT_OF_PAIRS, SCORES, By, Score, find_score, score
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
@@ -145,16 +139,9 @@ class Yardstick:
                 return sums.score(self.name)
             if kernel is not None:
                 return ntk_score(kernel[which][:, which], targets[which], self.name)
-            if not isinstance(self.by, Score):
-                return score(rows[which], targets[which], by=self.by)
-            return score(
-                rows[which],
-                targets[which],
-                by=self.name,
-                activation=activation,
-                source_probs=None if probs is None else probs[which],
-                seed=self.seed,
-            )
+            options: dict[str, Any] = {"activation": activation, "seed": self.seed}
+            options["source_probs"] = None if probs is None else probs[which]
+            return score(rows[which], targets[which], self.by, **options)
 
         whole = value(everyone)
         without = [_or_nan(value, (self.group != g).nonzero()[:, 0]) for g in range(self.groups)]
@@ -204,13 +191,7 @@ class Yardstick:
 
 
 def yardstick(
-    task: Task,
-    by: By | None,
-    *,
-    groups: int,
-    permutations: int,
-    confidence: float,
-    seed: int,
+    task: Task, by: By | None, *, groups: int, permutations: int, confidence: float, seed: int
 ) -> Yardstick:
     """What candidates are measured by on the training examples of a task; refuses what cannot be.
 
@@ -222,13 +203,12 @@ def yardstick(
         raise SettingsError(f"the jackknife needs at least 3 groups, got {groups}")
     if permutations < 0:
         raise SettingsError(f"permutations must not be negative, got {permutations}")
-    if not 0 < confidence < 1:
-        raise SettingsError(f"confidence lies between 0 and 1, got {confidence}")
+    refuse_no_share(confidence)
     if by is None:
         by = DEFAULT_OF_PAIRS if task.kind == "pairs" else DEFAULT
-    by = by.name if isinstance(by, Score) else by
     chosen = find_score(by) if isinstance(by, str) else by
-    name = by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
+    named = getattr(by, "name", getattr(by, "__name__", type(by).__name__))
+    name = by if isinstance(by, str) else named
     if isinstance(chosen, Score) and task.kind not in chosen.fits:
         fitting = ", ".join(each.name for each in SCORES.values() if task.kind in each.fits)
         raise SettingsError(

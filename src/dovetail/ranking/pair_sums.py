@@ -16,13 +16,11 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError, nearest
+from dovetail.objectives.pairwise import KINDS
 from dovetail.ranking.inputs import LEAST, float_rows, lengths_of, rows_a_chunk
 from dovetail.ranking.scores_from_sums import pair_score
 
-__all__ = ["PAIR_KINDS", "PairSums"]
-
-PAIR_KINDS = ("al", "utal", "cts", "nmse", "al-neo", "utal-neo", "cts-neo", "nmse-neo")
-"""The scores of labelled pairs."""
+__all__ = ["PairSums"]
 
 
 class PairSums:
@@ -111,9 +109,9 @@ class PairSums:
         return self
 
     def score(self, kind: str) -> float:
-        """One of :data:`PAIR_KINDS`."""
-        if kind not in PAIR_KINDS:
-            raise SettingsError(f"labelled pairs do not give {kind!r}{nearest(kind, PAIR_KINDS)}")
+        """One of :data:`dovetail.objectives.pairwise.KINDS`."""
+        if kind not in KINDS:
+            raise SettingsError(f"labelled pairs do not give {kind!r}{nearest(kind, KINDS)}")
         form, _, neo = kind.partition("-")
         self._refuse_missing(kind, form, bool(neo))
         alike, different = self.pairs
@@ -153,11 +151,8 @@ class PairSums:
         PairSums('tanh', 0 rows, 0 pairs alike, 0 different)
         """
         shapes = {name: tuple(value.shape) for name, value in state.items()}
-        if (
-            shapes.get("counts") != (4,)
-            or shapes.get("sums") != (2, 3)
-            or "activation" not in state
-        ):
+        known = {"counts": (4,), "sums": (2, 3)}
+        if "activation" not in state or not known.items() <= shapes.items():
             raise FormatError("kept pair sums: 'activation', 'counts' or 'sums' is wrong")
         name = bytes(state["activation"].tolist()).decode("ascii", "replace")
         if not is_activation(name):

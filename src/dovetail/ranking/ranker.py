@@ -1,4 +1,4 @@
-"""Rank parts, cut points and checkpoints for a task, without training anything."""
+"""Rank parts, cut points and checkpoints for a task, or several, without training anything."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -30,12 +31,12 @@ from dovetail.ranking.measuring import (
     z_score,
 )
 from dovetail.ranking.ntk import OUTPUTS, tangent_kernel
-from dovetail.ranking.records import LeftOut, Ranked, Ranking
+from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
 from dovetail.ranking.scores import needs_network
 from dovetail.ranking.winner import honest_intervals, honest_winner
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["rank"]
+__all__ = ["rank", "rank_over"]
 
 MEASURES = {"classes": "accuracy", "multilabel": "label accuracy", "regression": "R²"}
 """What a head is expected to reach, by the task's kind."""
@@ -154,6 +155,56 @@ def rank(
             **({"tangent_outputs": OUTPUTS} if stick.needs_network else {}),
         },
     )
+
+
+def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> RankingOver:
+    """Rank the same candidates for each task, and for all of them together.
+
+    The best checkpoint to transfer from is rarely the last: transferability rises, then falls,
+    while the source accuracy still rises.  ``options`` are those of :func:`rank`.
+
+    >>> from dovetail.parts.part import build
+    >>> from dovetail.tasks.load import load_task
+    >>> from dovetail.tasks.derive import only_classes
+    >>> digits = load_task("digits")
+    >>> halves = [only_classes(digits, classes) for classes in ("01234", "56789")]
+    >>> nets = {f"{width} wide": build("mlp", hidden=(width,)) for width in (2, 64)}
+    >>> rank_over(nets, halves, at="hidden1", samples=300).best.name
+    '64 wide at hidden1'
+    """
+    tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
+    if not tasks:
+        raise SettingsError("name at least one task to rank for")
+    if len({task.kind for task in tasks}) > 1:
+        kinds = ", ".join(f"{task.name} ({task.kind})" for task in tasks)
+        raise SettingsError(f"these tasks have no measure in common, rank them one by one: {kinds}")
+    rankings = [rank(parts, task, **options) for task in tasks]
+    known = [{(p.part, p.at): p for p in ranking.places} for ranking in rankings]
+    common = [key for key in known[0] if all(key in places for places in known[1:])]
+    if not common:
+        raise SettingsError("no candidate could be ranked for every one of the tasks")
+    # What a head on frozen features will reach is beside the point if all weights are to move.
+    expected = not needs_network(options.get("by")) and all(
+        p.expected is not None for places in known for p in places.values()
+    )
+    values = {key: tuple(_value(places[key], expected) for places in known) for key in common}
+    best = fmean(map(max, zip(*values.values(), strict=True)))
+    served = [
+        Served(*key, known[0][key].epoch, own, fmean(own), best - fmean(own))
+        for key, own in values.items()
+    ]
+    return RankingOver(
+        tasks=tuple(task.name for task in tasks),
+        by=rankings[0].by,
+        measure=rankings[0].measure if expected else "",
+        places=tuple(sorted(served, key=lambda place: -place.mean)),
+        rankings=tuple(rankings),
+        settings=rankings[0].settings,
+    )
+
+
+def _value(place: Ranked, expected: bool) -> float:
+    return float(place.plain if expected and place.plain is not None else place.score)
 
 
 def _at_points(

@@ -1,22 +1,36 @@
-"""What a ranking says: which part, cut where, from which epoch, how good, and how sure."""
+"""What rankings say: which part, cut where, from which epoch, how good, and how sure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dovetail.core.declared import Column, of_each, table, text
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Figure, Series, Table, View
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, View
 
-__all__ = ["LeftOut", "Ranked", "Ranking"]
+__all__ = ["LeftOut", "Ranked", "Ranking", "RankingOver", "Served"]
 
 _MOST_ROWS = 60
 """Places shown in a picture; the table has them all."""
 
 
 @dataclass(frozen=True)
-class Ranked:
+class _Cut:
+    """A part, and where it is cut."""
+
+    part: str
+    at: str | None
+
+    @property
+    def name(self) -> str:
+        """The part and the cut in one word."""
+        return self.part if self.at is None else f"{self.part} at {self.at}"
+
+
+@dataclass(frozen=True)
+class Ranked(_Cut):
     """One candidate: its score, what a head on it can be expected to reach, and what it cost.
 
     ``low`` and ``high`` bound the score, ``expected_low`` and ``expected_high`` the expected
@@ -26,8 +40,6 @@ class Ranked:
     ``before_choice`` is what it was.
     """
 
-    part: str
-    at: str | None
     score: float
     low: float | None
     high: float | None
@@ -49,11 +61,6 @@ class Ranked:
         """The expected accuracy as it was seen, the same for all places: for comparisons."""
         return self.expected if self.before_choice is None else self.before_choice
 
-    @property
-    def name(self) -> str:
-        """The part and the cut in one word."""
-        return self.part if self.at is None else f"{self.part} at {self.at}"
-
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -65,9 +72,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking(
-    Record,
-    kind="ranking",
-    brief="{places!n} candidates for {task!r} by {by}: best {best.name!r}",
+    Record, kind="ranking", brief="{places!n} candidates for {task!r} by {by}: best {best.name!r}"
 ):
     """Candidates for a task, best first.
 
@@ -136,15 +141,12 @@ class Ranking(
         return " ".join(words)
 
     def _table(self) -> Table:
-        with_expected = any(place.expected is not None for place in self.places)
-        with_cut = any(place.at is not None for place in self.places)
-        with_epoch = any(place.epoch is not None for place in self.places)
         columns: dict[str, Callable[[Ranked], Cell]] = {"part": lambda p: p.part}
-        if with_cut:
+        if any(place.at is not None for place in self.places):
             columns["cut"] = lambda p: p.at or "output"
-        if with_epoch:
+        if any(place.epoch is not None for place in self.places):
             columns["epoch"] = lambda p: p.epoch
-        if with_expected:
+        if any(place.expected is not None for place in self.places):
             columns[f"expected {self.measure}"] = _expected
         columns[self.by] = lambda p: f"{p.score:.4g}"
         if self.by != "expected-accuracy":  # whose interval stands beside the expected accuracy
@@ -167,24 +169,12 @@ class Ranking(
         names = tuple(place.name for place in shown)
         blocks: list[Block] = []
         if all(p.expected is not None for p in shown):
-            series = Series(
-                f"expected {self.measure}",
-                names,
-                tuple(p.expected for p in shown),
-                tuple(_number(p.expected_low) for p in shown),
-                tuple(_number(p.expected_high) for p in shown),
-            )
+            values, bounds = tuple(p.expected for p in shown), _bounds(shown, "expected_")
+            series = Series(f"expected {self.measure}", names, values, *bounds)
             title = f"Expected {self.measure} of a head, best score first"
             blocks.append(Figure("interval", title, (series,), "", self.measure, ".0%"))
-        bounded = all(p.low is not None and p.high is not None for p in shown)
-        series = Series(
-            self.by,
-            names,
-            tuple(p.score for p in shown),
-            tuple(_number(p.low) for p in shown) if bounded else (),
-            tuple(_number(p.high) for p in shown) if bounded else (),
-        )
         if self.by != "expected-accuracy":
+            series = Series(self.by, names, tuple(p.score for p in shown), *_bounds(shown))
             blocks.append(Figure("interval", f"Score: {self.by}", (series,), "", self.by))
         return tuple(blocks)
 
@@ -194,18 +184,13 @@ class Ranking(
         by_part: dict[str, list[Ranked]] = {}
         for place in self.places:
             by_part.setdefault(place.part, []).append(place)
-        order = self.settings.get("points", {})
-        layered = {
-            part: _in_order(places, order.get(part))
-            for part, places in by_part.items()
-            if sum(p.at is not None for p in places) >= 3
-        }
-        for part, places in layered.items():
-            at = tuple(str(place.at) for place in places)
-            blocks.append(self._line(f"Layer by layer: {part}", at, places, "cut after"))
-        epochs = sorted((p for p in self.places if p.epoch is not None), key=lambda p: p.epoch or 0)
-        if len({p.epoch for p in epochs}) >= 3 and len({p.epoch for p in epochs}) == len(epochs):
-            along = tuple(float(p.epoch or 0) for p in epochs)
+        for part, places in by_part.items():
+            if sum(place.at is not None for place in places) >= 3:
+                places = _in_order(places, self.settings.get("points", {}).get(part))
+                at = tuple(str(place.at) for place in places)
+                blocks.append(self._line(f"Layer by layer: {part}", at, places, "cut after"))
+        if epochs := _by_epoch(self.places):
+            along = tuple(float(place.epoch or 0) for place in epochs)
             blocks.append(self._line("Epoch by epoch", along, epochs, "epoch"))
         return tuple(blocks)
 
@@ -213,14 +198,12 @@ class Ranking(
         self, title: str, x: tuple[float | str, ...], places: Sequence[Ranked], label: str
     ) -> Figure:
         if all(p.expected is not None for p in places):
-            values = tuple(p.plain for p in places)
-            low = tuple(_number(p.expected_low) for p in places)
-            high = tuple(_number(p.expected_high) for p in places)
             name, spec = f"expected {self.measure}", ".0%"
+            series = Series(name, x, tuple(p.plain for p in places), *_bounds(places, "expected_"))
         else:
-            values, name, spec = tuple(p.score for p in places), self.by, ""
-            low, high = (), ()
-        return Figure("line", title, (Series(name, x, values, low, high),), label, name, spec)
+            name, spec = self.by, ""
+            series = Series(name, x, tuple(p.score for p in places))
+        return Figure("line", title, (series,), label, name, spec)
 
     shows = (
         text("{summary}"),
@@ -230,6 +213,87 @@ class Ranking(
         of_each("notes", text("{}", "warning")),
         table("left_out", Column("not ranked", "part"), Column("why")),
     )
+
+
+@dataclass(frozen=True)
+class Served(_Cut):
+    """A candidate over all tasks.
+
+    ``values`` are what a head on it is expected to reach on each task (or its score, where nothing
+    can be expected, or the score is of the whole network); ``behind`` is how far these lie behind
+    the best candidate of each task, on average: the price of taking one for all.
+    """
+
+    epoch: int | None
+    values: tuple[float, ...]
+    mean: float
+    behind: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingOver(Record, kind="ranking-over", title="One part for {tasks!l}"):
+    """Candidates by what they give on average over several tasks, best first.
+
+    >>> both = Served("lenet", None, 3, (0.9, 0.8), 0.85, 0.0)
+    >>> RankingOver(tasks=("a", "b"), by="logme", measure="accuracy", places=(both,)).best.epoch
+    3
+    """
+
+    tasks: tuple[str, ...]
+    by: str
+    measure: str
+    places: tuple[Served, ...]
+    rankings: tuple[Ranking, ...] = ()
+
+    @property
+    def best(self) -> Served:
+        """The candidate that serves all tasks best."""
+        return self.places[0]
+
+    @property
+    def summary(self) -> str:
+        """The finding in a sentence."""
+        best, over = self.best, f"Over {len(self.tasks)} tasks {self.best.name} is best"
+        if not self.measure:
+            return f"{over} by the mean of {self.by}."
+        own = [f"{task}: {r.best.name}" for task, r in zip(self.tasks, self.rankings, strict=True)]
+        return (
+            f"{over}: {self.measure} {best.mean:.1%} on average, {best.behind:.1%} behind the best "
+            f"of each task alone ({'; '.join(own)})."
+        )
+
+    def _table(self) -> Table:
+        rows: tuple[tuple[Cell, ...], ...] = tuple(
+            (place.name, place.mean, place.behind, *place.values) for place in self.places
+        )
+        columns = ("candidate", "mean", "behind the best", *self.tasks)
+        spec = ".1%" if self.measure else ".4g"
+        return Table(columns, rows, ("", *(spec,) * (len(columns) - 1)))
+
+    def _drawn(self) -> Block | None:
+        """Curves along the epochs, or a map of candidates and tasks."""
+        if epochs := _by_epoch(self.places):
+            along = tuple(float(place.epoch or 0) for place in epochs)
+            values = [*zip(*(place.values for place in epochs), strict=True)]
+            values.append(tuple(place.mean for place in epochs))
+            names = (*self.tasks, "mean")
+            lines = tuple(Series(n, along, own) for n, own in zip(names, values, strict=True))
+            words = f"expected {self.measure}" if self.measure else self.by
+            spec = ".1%" if self.measure else ".4g"
+            return Figure("line", "Epoch by epoch", lines, "epoch", words, spec)
+        if len(self.places) > 40:
+            return None
+        return Heatmap(
+            f"Expected {self.measure}" if self.measure else f"Score: {self.by}",
+            tuple(place.name for place in self.places),
+            self.tasks,
+            tuple(place.values for place in self.places),
+            "candidate",
+            "task",
+            ".0%" if self.measure else ".3g",
+        )
+
+    shows = (text("{summary}"), _table, _drawn)
 
 
 def _interval(place: Ranked) -> str:
@@ -255,8 +319,19 @@ def _probability(value: float) -> str:
     return "> 99%" if value > 0.99 else f"{value:.0%}"
 
 
-def _number(value: float | None) -> float:
-    return 0.0 if value is None else value
+def _bounds(places: Sequence[Ranked], of: str = "") -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The low and the high ends of all places; none where a place has none."""
+    low, high = (tuple(getattr(p, f"{of}{end}") for p in places) for end in ("low", "high"))
+    return ((), ()) if None in low + high else (low, high)
+
+
+P = TypeVar("P", Ranked, Served)
+
+
+def _by_epoch(places: Sequence[P]) -> list[P]:
+    """Candidates in the order of their epochs, if three or more differ in nothing else."""
+    known = sorted((p for p in places if p.epoch is not None), key=lambda p: p.epoch or 0)
+    return known if len(known) >= 3 and len({p.epoch for p in known}) == len(known) else []
 
 
 def _in_order(places: Sequence[Ranked], points: Sequence[str] | None) -> list[Ranked]:

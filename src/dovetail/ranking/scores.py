@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from torch import Tensor
+from functools import partial
+from typing import Any, SupportsFloat
 
 from dovetail.core.activations import kernel_range
 from dovetail.core.errors import SettingsError, TaskError, nearest
@@ -45,25 +44,6 @@ DEFAULT = "expected-accuracy"
 DEFAULT_OF_PAIRS = "al"
 """The same where only pairs are known, of which no head can be expected anything."""
 
-By = str | Callable[[Any, Any], float]
-"""A score's name, or a function of (features, labels) that gives a number."""
-
-
-class Function(Protocol):
-    """How a score that is not from sums is called."""
-
-    def __call__(
-        self,
-        rows: Tensor,
-        targets: Tensor,
-        *,
-        activation: str,
-        source_probs: Any,
-        seed: int,
-    ) -> float:
-        """The score of float64 rows ``[n, d]`` for codes ``[n]`` or float64 numbers ``[n, k]``."""
-        ...
-
 
 @dataclass(frozen=True)
 class Score:
@@ -73,9 +53,10 @@ class Score:
         name: As in ``by=``.
         words: What it measures, in a clause.
         fits: Kinds of targets: ``"classes"``, ``"multilabel"``, ``"regression"``, ``"pairs"``.
-        function: What computes it, when it is not from sums.
+        function: What computes it from rows and targets, when it is not from sums.
         per_class: Whether its sums must keep a second moment a class.
-        needs_probs: Whether it needs the source network's probabilities.
+        seeded: Whether it draws, and ``function`` takes a ``seed``.
+        needs_probs: Whether it is of the source network's probabilities, in place of rows.
         needs_network: Whether it is of the whole network, not of its features: ``function`` then
             takes the rows of its tangent kernel ``[n, n]``.
     """
@@ -83,8 +64,9 @@ class Score:
     name: str
     words: str
     fits: frozenset[str]
-    function: Function | None = None
+    function: Callable[..., SupportsFloat] | None = None
     per_class: bool = False
+    seeded: bool = False
     needs_probs: bool = False
     needs_network: bool = False
 
@@ -94,45 +76,29 @@ class Score:
         return self.function is None
 
 
-def _plain(function: Callable[..., float], *more: Any) -> Function:
-    """Of rows and targets alone, and of what never changes."""
-    return lambda rows, targets, **_: function(rows, targets, *more)
-
-
-def _of_probs(function: Callable[[Any, Any], float]) -> Function:
-    return lambda rows, targets, *, source_probs, **_: function(source_probs, targets)
-
-
-def _of_pairs(function: Callable[..., Any]) -> Function:
-    return lambda rows, targets, *, activation, seed, **_: float(
-        function(rows, targets, activation, seed=seed).value
-    )
-
-
-def _nleep(rows: Tensor, targets: Tensor, *, seed: int, **_: Any) -> float:
-    return nleep(rows, targets, seed=seed)
-
-
-def _expected(rows: Tensor, targets: Tensor, **_: Any) -> float:
-    return expected_accuracy(rows, targets).value
-
+By = str | Score | Callable[[Any, Any], float]
+"""A score or its name, or a function of (features, labels) that gives a number."""
 
 _CLASSES = frozenset({"classes"})
 _NUMBERS = frozenset({"classes", "multilabel", "regression"})
 _PAIRS = frozenset({"classes", "pairs"})
 
-_NLEEP = "log-likelihood of labels through clusters of features"
 _LEEP = "log-likelihood of labels through the source's classes"
+_NLEEP = "log-likelihood of labels through clusters of features"
 _NCE = "minus the entropy of labels given the source's decision"
+_CTS_NEO = "minus the mean exp k of pairs of two classes"
+_SCALED = "the same at unit scale, classes weighted"
+_ALIGNED = "alignment of the centred tangent kernel"
+_TANGENT = "leave-one-out accuracy of the linearised network"
 _TABLE = (
     Score("al", "alignment of the kernel with the labels'", _PAIRS),
     Score("utal", "the same over pairs i < j", _PAIRS),
     Score("nmse", "minus the squared error of the kernel", _PAIRS),
-    Score("cts", "share of pairs of one class in the sum of exp k", _PAIRS, _of_pairs(cts)),
+    Score("cts", "share of pairs of one class in the sum of exp k", _PAIRS, cts, seeded=True),
     Score("al-neo", "alignment over pairs of two classes", _PAIRS, per_class=True),
     Score("utal-neo", "the same over pairs i < j, hence equal", _PAIRS, per_class=True),
     Score("nmse-neo", "minus the squared excess of the kernel", _PAIRS, per_class=True),
-    Score("cts-neo", "minus the mean exp k of pairs of two classes", _PAIRS, _of_pairs(cts_neo)),
+    Score("cts-neo", _CTS_NEO, _PAIRS, cts_neo, seeded=True),
     Score("centred-al", "alignment of centred kernels (linear CKA)", _NUMBERS),
     Score("centred-al-unit", "the same on features of unit length", _NUMBERS),
     Score("logme", "evidence of a Bayesian linear head", _NUMBERS),
@@ -140,35 +106,18 @@ _TABLE = (
     Score("hscore-lw", "the same, covariance shrunk", _CLASSES),
     Score("gbc", "minus the overlap of class Gaussians", _CLASSES),
     Score("gbc-spherical", "the same, one variance a class", _CLASSES),
-    Score("leep", _LEEP, _CLASSES, _of_probs(leep), needs_probs=True),
-    Score("nce", _NCE, _CLASSES, _of_probs(nce), needs_probs=True),
-    Score("nleep", _NLEEP, _CLASSES, _nleep),
-    Score("transrate", "coding rate less that of classes", _CLASSES, _plain(transrate)),
-    Score(
-        "transrate-scaled",
-        "the same at unit scale, classes weighted",
-        _CLASSES,
-        _plain(transrate_scaled),
-    ),
-    Score("parc", "rank correlation of distances and labels", _CLASSES, _plain(parc)),
-    Score("knn-1", "leave-one-out accuracy of the nearest neighbour", _CLASSES, _plain(knn, 1)),
-    Score("knn-3", "leave-one-out accuracy of three neighbours", _CLASSES, _plain(knn, 3)),
-    Score("ridge-loo", "leave-one-out accuracy of a ridge head", _NUMBERS, _plain(ridge_loo)),
-    Score("expected-accuracy", "accuracy to expect of a ridge head", _NUMBERS, _expected),
-    Score(
-        "ntk-centred-al",
-        "alignment of the centred tangent kernel",
-        _NUMBERS,
-        _plain(kernel_alignment),
-        needs_network=True,
-    ),
-    Score(
-        "ntk-loo",
-        "leave-one-out accuracy of the linearised network",
-        _NUMBERS,
-        _plain(kernel_loo),
-        needs_network=True,
-    ),
+    Score("leep", _LEEP, _CLASSES, leep, needs_probs=True),
+    Score("nce", _NCE, _CLASSES, nce, needs_probs=True),
+    Score("nleep", _NLEEP, _CLASSES, nleep, seeded=True),
+    Score("transrate", "coding rate less that of classes", _CLASSES, transrate),
+    Score("transrate-scaled", _SCALED, _CLASSES, transrate_scaled),
+    Score("parc", "rank correlation of distances and labels", _CLASSES, parc),
+    Score("knn-1", "leave-one-out accuracy of the nearest neighbour", _CLASSES, knn),
+    Score("knn-3", "leave-one-out accuracy of three neighbours", _CLASSES, partial(knn, k=3)),
+    Score("ridge-loo", "leave-one-out accuracy of a ridge head", _NUMBERS, ridge_loo),
+    Score("expected-accuracy", "accuracy to expect of a ridge head", _NUMBERS, expected_accuracy),
+    Score("ntk-centred-al", _ALIGNED, _NUMBERS, kernel_alignment, needs_network=True),
+    Score("ntk-loo", _TANGENT, _NUMBERS, kernel_loo, needs_network=True),
 )
 
 SCORES: dict[str, Score] = {entry.name: entry for entry in _TABLE}
@@ -190,7 +139,7 @@ def find_score(name: str) -> Score:
     return SCORES[name]
 
 
-def needs_network(by: By | Score | None) -> bool:
+def needs_network(by: By | None) -> bool:
     """Whether a score is of the whole network, and not of its features.
 
     >>> needs_network("ntk-loo"), needs_network("logme"), needs_network(None)
@@ -227,10 +176,9 @@ def score(
     >>> score(rows, ["cat", "cat", "emu", "emu"], by="knn-1")
     1.0
     """
-    by = by.name if isinstance(by, Score) else by
     if callable(by):
         return _judged(by(features, labels), getattr(by, "__name__", "the function"))
-    entry = find_score(by)
+    entry = by if isinstance(by, Score) else find_score(by)
     if entry.needs_network:
         raise SettingsError(
             f"{entry.name} is of the whole network, which its features do not show; rank the part "
@@ -262,9 +210,8 @@ def score(
     if entry.function is None:
         sums = PairStatistics(activation, per_class=entry.per_class)
         return float(sums.update(rows, targets).score(entry.name))
-    return entry.function(
-        rows, targets, activation=activation, source_probs=source_probs, seed=seed
-    )
+    drawn = {"seed": seed} if entry.seeded else {}
+    return float(entry.function(source_probs if entry.needs_probs else rows, targets, **drawn))
 
 
 def _judged(value: Any, name: str) -> float:

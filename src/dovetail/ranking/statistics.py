@@ -80,10 +80,10 @@ class PairStatistics:
         >>> PairStatistics().update(torch.rand(3, 2), [9, -4, 9]).classes
         (-4, 9)
         """
-        seen = self._kept.labels()
+        seen = [targets for _, targets in self._kept.pieces if not targets.is_floating_point()]
         if self._sums is not None and self._sums.classes is not None:
-            seen = torch.cat([seen, self._sums.classes.ids])
-        return tuple(torch.unique(seen).tolist())
+            seen.append(self._sums.classes.ids)
+        return tuple(torch.unique(torch.cat(seen)).tolist()) if seen else ()
 
     def update(self, features: Any, targets: Any) -> PairStatistics:
         """Add rows ``[n, d]`` and their targets; nothing is added if anything is refused.
@@ -117,7 +117,7 @@ class PairStatistics:
         if other._sums is not None:
             shared = self._sums is None or other is self
             self._absorb(copy.deepcopy(other._sums) if shared else other._sums)
-        self._kept.extend(other._kept)
+        self._kept.pieces += other._kept.pieces
         self._fold_if_many()
         return self
 
@@ -222,7 +222,7 @@ class PairStatistics:
             if self._sums is None and not keep:
                 return piece
             self._absorb(piece)
-            self._kept.clear()
+            self._kept = _KeptRows()
         assert self._sums is not None
         return self._sums
 
@@ -269,39 +269,26 @@ class _KeptRows:
 
     >>> kept = _KeptRows()
     >>> kept.add(torch.eye(2).double(), torch.tensor([0, 1]))
-    >>> len(kept), kept.labels()
+    >>> len(kept), kept.all()[1]
     (2, tensor([0, 1]))
     """
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[Tensor, Tensor]] = []
+        self.pieces: list[tuple[Tensor, Tensor]] = []
 
     def __len__(self) -> int:
-        return sum(len(rows) for rows, _ in self._pieces)
+        return sum(len(rows) for rows, _ in self.pieces)
 
     def add(self, rows: Tensor, targets: Tensor) -> None:
         """Keep copies of more rows."""
-        self._pieces.append((rows.clone(), targets.clone()))
-
-    def extend(self, other: _KeptRows) -> None:
-        """Keep the rows of another too."""
-        self._pieces += other._pieces
+        self.pieces.append((rows.clone(), targets.clone()))
 
     def all(self) -> tuple[Tensor, Tensor]:
         """Every row and target, in the order they came; at least one."""
-        if len(self._pieces) > 1:
-            rows, targets = zip(*self._pieces, strict=True)
-            self._pieces = [(torch.cat(rows), torch.cat(targets))]
-        return self._pieces[0]
-
-    def labels(self) -> Tensor:
-        """The labels of all rows ``[n]``; none where targets are numbers."""
-        found = [targets for _, targets in self._pieces if not targets.is_floating_point()]
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
-
-    def clear(self) -> None:
-        """Forget every row."""
-        self._pieces = []
+        if len(self.pieces) > 1:
+            rows, targets = zip(*self.pieces, strict=True)
+            self.pieces = [(torch.cat(rows), torch.cat(targets))]
+        return self.pieces[0]
 
     def remove(self, other: _KeptRows) -> None:
         """Forget the rows of another; each must be here, to the last bit."""
@@ -319,11 +306,11 @@ class _KeptRows:
             )
         rows, targets = self.all()
         mask = torch.tensor(stays)
-        self._pieces = [(rows[mask], targets[mask])] if mask.any() else []
+        self.pieces = [(rows[mask], targets[mask])] if mask.any() else []
 
     def _names(self) -> list[bytes]:
         return [
             row.tobytes() + target.tobytes()
-            for rows, targets in self._pieces
+            for rows, targets in self.pieces
             for row, target in zip(rows.numpy(), targets.numpy(), strict=True)
         ]

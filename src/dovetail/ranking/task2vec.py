@@ -33,12 +33,7 @@ _NUMBERS = 16_000_000  # gradients held at once: 64 MB in float32
 
 
 def task_embedding(
-    probe: Part | nn.Module,
-    task: Task,
-    *,
-    split: Split = "train",
-    seed: int = 0,
-    limit: int = 500,
+    probe: Part | nn.Module, task: Task, *, split: Split = "train", seed: int = 0, limit: int = 500
 ) -> Tensor:
     """The Fisher information of a probe's filters on a task, ``[filters]``, float64.
 

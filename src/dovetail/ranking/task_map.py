@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 from scipy import stats
@@ -177,8 +178,8 @@ class TaskMap(
         if orders:
             words.append(
                 "Its order of the sources is the true one with a rank correlation of "
-                f"{_mean(orders):.2f}, the mean over targets, their own source left out; "
-                f"taking the source it prefers costs {_mean(regrets):.2g} of {self.measure}."
+                f"{fmean(orders):.2f}, the mean over targets, their own source left out; "
+                f"taking the source it prefers costs {fmean(regrets):.2g} of {self.measure}."
             )
         return " ".join(words)
 
@@ -189,19 +190,10 @@ class TaskMap(
             source, target = (found.get(role, _UNKNOWN) for role in ("source", "target"))
             as_target = (target.spearman, target.weighted_kendall, target.regret)
             rows.append((task, *as_target, source.spearman, source.weighted_kendall))
-        return Table(
-            (
-                "task",
-                "as target: Spearman",
-                "weighted τ",
-                "regret",
-                "as source: Spearman",
-                "weighted τ as source",
-            ),
-            tuple(rows),
-            ("", ".2f", ".2f", ".3f", ".2f", ".2f"),
-            "Estimate against truth, a task's own source left out",
-        )
+        told = ("as target: Spearman", "weighted τ", "regret")
+        columns = ("task", *told, "as source: Spearman", "weighted τ as source")
+        caption = "Estimate against truth, a task's own source left out"
+        return Table(columns, tuple(rows), ("", ".2f", ".2f", ".3f", ".2f", ".2f"), caption)
 
     def _detail(self, task: str, role: Role) -> list[Block]:
         pairs = self.around(task, role)
@@ -333,7 +325,3 @@ def _ranks(values: Sequence[float | None]) -> tuple[int | None, ...]:
     """One for the best; equals share the better place."""
     known = sorted(-value for value in values if value is not None)
     return tuple(None if value is None else 1 + bisect_left(known, -value) for value in values)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

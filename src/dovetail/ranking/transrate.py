@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError
+from dovetail.ranking.folding import Groups
 from dovetail.ranking.inputs import rows_and_codes
 
 __all__ = ["coding_rate", "transrate", "transrate_scaled"]
-
-_BLOCK = 4_000_000  # numbers held at once while classes of one size are gone through
 
 
 def coding_rate(rows: Tensor, eps: float = 1e-4) -> Tensor:
@@ -77,14 +76,9 @@ def _centred(features: Any, labels: Any, eps: float) -> tuple[Tensor, Tensor, in
 
 
 def _class_rates(rows: Tensor, codes: Tensor, count: int, eps: float) -> Tensor:
-    """The rate of each class ``[C]``; classes of one size go together, in blocks."""
-    sizes = torch.bincount(codes, minlength=count)
-    starts = sizes.cumsum(0) - sizes
-    by_class = codes.argsort(stable=True)
+    """The rate of each class ``[C]``; classes of one size go together."""
+    groups = Groups(codes, torch.bincount(codes, minlength=count), rows.shape[1])
     rates = rows.new_empty(count)
-    for size in torch.unique(sizes).tolist():
-        members = (sizes == size).nonzero()[:, 0]
-        for some in members.split(max(1, _BLOCK // (size * rows.shape[1]))):
-            places = starts[some][:, None] + torch.arange(size)
-            rates[some] = coding_rate(rows[by_class[places]], eps)
+    for which, places in groups.batches():
+        rates[which] = coding_rate(rows[places], eps)
     return rates

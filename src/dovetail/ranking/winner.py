@@ -29,7 +29,8 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.ranking.expected import wilson
+from dovetail.measure.intervals import normal_quantile
+from dovetail.ranking.expected import trial_variance, wilson
 
 __all__ = ["Bounds", "beats", "honest_intervals", "honest_winner"]
 
@@ -77,7 +78,7 @@ def honest_winner(
     (True, True)
     """
     verdicts = _verdicts(per_example)
-    z, means = _z(confidence), verdicts.mean(1)
+    z, means = normal_quantile(confidence), verdicts.mean(1)
     best = int(means.argmax())
     doubt = 0.0
     value = float(means[best])
@@ -89,7 +90,7 @@ def honest_winner(
         doubt = float(means[winners].var(correction=0))
     bounded = _bounded(verdicts)
     variance = _variance(verdicts[best], value, z, bounded) * _dearer(worth, best, verdicts)
-    return _bounds(value, variance + doubt, _binary(value, verdicts.shape[1], z), z, bounded)
+    return _bounds(value, variance + doubt, trial_variance(value, verdicts.shape[1], z), z, bounded)
 
 
 def honest_intervals(
@@ -112,7 +113,7 @@ def honest_intervals(
     True
     """
     verdicts = _verdicts(per_example)
-    z, means = _z(confidence), verdicts.mean(1)
+    z, means = normal_quantile(confidence), verdicts.mean(1)
     bounded, n, wide = _bounded(verdicts), verdicts.shape[1], z
     variances = [_variance(row, float(row.mean()), z, bounded) for row in verdicts]
     if len(verdicts) > 1:
@@ -125,7 +126,9 @@ def honest_intervals(
         farthest = ((inside - means).abs() / spread).amax(1)
         wide = max(z, float(farthest.quantile(confidence)))
     return tuple(
-        _bounds(mean, variance * _dearer(worth, i, verdicts), _binary(mean, n, z), wide, bounded)
+        _bounds(
+            mean, variance * _dearer(worth, i, verdicts), trial_variance(mean, n, z), wide, bounded
+        )
         for i, (mean, variance) in enumerate(zip(means.tolist(), variances, strict=True))
     )
 
@@ -141,13 +144,9 @@ def beats(first: Any, second: Any) -> float:
     >>> round(beats([1] * 20, [1] * 10 + [0] * 10), 3)
     0.999
     """
-    pair = _verdicts(torch.stack([_row(first), _row(second)]))
+    pair = _verdicts(torch.stack([torch.as_tensor(v).double().flatten() for v in (first, second)]))
     apart = pair[0] - pair[1]
     return NormalDist().cdf(float(apart.sum()) / math.sqrt(1 + float(apart.square().sum())))
-
-
-def _row(values: Any) -> Tensor:
-    return torch.as_tensor(values).double().flatten()
 
 
 def _verdicts(per_example: Any) -> Tensor:
@@ -162,12 +161,6 @@ def _verdicts(per_example: Any) -> Tensor:
     return verdicts
 
 
-def _z(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise SettingsError(f"confidence lies between 0 and 1, got {confidence}")
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
 def _bounded(verdicts: Tensor) -> bool:
     return float(verdicts.min()) >= 0 and float(verdicts.max()) <= 1
 
@@ -178,16 +171,10 @@ def _variance(row: Tensor, value: float, z: float, bounded: bool) -> float:
     varied = float(row.var())
     if not bounded:
         return varied / n
-    binary = _binary(value, n, z)
+    binary = trial_variance(value, n, z)
     if bool(((row == 0) | (row == 1)).all()):
         return binary / n
     return (n * varied + 4 * binary) / (n + 4) / n
-
-
-def _binary(value: float, n: int, z: float) -> float:
-    """The variance of a trial with about this share of successes, never nothing."""
-    near = (n * value + z * z / 2) / (n + z * z)
-    return near * (1 - near)
 
 
 def _dearer(worth: Any, candidate: int, verdicts: Tensor) -> float:

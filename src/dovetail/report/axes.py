@@ -12,15 +12,7 @@ from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
 from dovetail.report.text import clip_apart, place_name, show_ticks, text_width
 
-__all__ = [
-    "HALF",
-    "NARROW",
-    "WIDTH",
-    "Frame",
-    "Plot",
-    "lay_out",
-    "value_axis",
-]
+__all__ = ["HALF", "NARROW", "WIDTH", "Frame", "Plot", "lay_out", "value_axis"]
 
 WIDTH = 800.0
 """Of every figure: the width of the page's column."""
@@ -171,10 +163,8 @@ def value_axis(
     if figure.kind == "bar" and not figure.log_y:
         values.append(0.0)  # a bar's length is read from zero
         values = values if any(values) else [0.0, 1.0]
-    if figure.log_y and values and min(values) == max(values):
-        ticks = log_ticks(max(values[0] / 2, 5e-324), min(values[0] * 2, 1.7e308), most=most)
-    elif figure.log_y:
-        ticks = log_ticks(min(values, default=1.0), max(values, default=10.0), most=most)
+    if figure.log_y:
+        ticks = log_ticks(*_log_span(values), most=most)
     else:
         ticks = nice_ticks(*span_of(values), most=most)
     # Where a round end would lie beyond the floating-point range, the data's own end stands in.
@@ -206,9 +196,7 @@ def _by_logarithm(
     values: Sequence[float], left: float, right: float
 ) -> tuple[Scale, tuple[tuple[float, str], ...]]:
     """From the least to the greatest value; a few whole numbers are ticks themselves."""
-    low, high = min(values, default=1.0), max(values, default=10.0)
-    if low == high:
-        low, high = max(low / 2, 5e-324), min(high * 2, 1.7e308)
+    low, high = _log_span(values)
     scale = Scale(low, high, left, right, log=True)
     own = sorted(set(values))
     if not (own and len(own) <= _FEW_PLACES and all(x.is_integer() for x in own)):
@@ -216,6 +204,12 @@ def _by_logarithm(
         own = [t for t in log_ticks(low, high) if low <= t <= high] or [low, high]
     words = show_ticks(own, log=True)
     return scale, tuple((scale(t), w) for t, w in zip(own, words, strict=True))
+
+
+def _log_span(values: Sequence[float]) -> tuple[float, float]:
+    """The least and the greatest of positive values; around a single one, half and twice."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    return (low, high) if low < high else (max(low / 2, 5e-324), min(high * 2, 1.7e308))
 
 
 def _heights(figure: Figure) -> Iterator[float]:

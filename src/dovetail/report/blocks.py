@@ -9,19 +9,15 @@ from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text, View
 from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
-from dovetail.report.text import escape, is_numeric, show_cell
+from dovetail.report.text import escape, numeric_columns, shown_rows
 
-__all__ = [
-    "draw_block",
-    "draw_table",
-    "draw_view",
-    "figure_data",
-]
+__all__ = ["draw_block", "draw_table", "draw_view", "figure_data"]
 
 _MOST_DATA = 400
 """A figure of at most this many points carries them as a folded table too."""
 
 _SHORT = 24  # characters; a shorter word, name or interval stays on one line
+_NUMBER = ' class="number"'
 _LONG = 12  # rows; a longer table may break across printed pages
 
 
@@ -72,15 +68,14 @@ def draw_table(table: Table) -> str:
     >>> '<td class="number" data-raw="0.5">50%</td>' in drawn
     True
     """
-    formats = table.formats or ("",) * len(table.columns)
-    numeric = [is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
+    numeric = numeric_columns(table)
     heads = "".join(
-        f'<th scope="col"{_right(right)}>{escape(name)}</th>'
+        f'<th scope="col"{_NUMBER * right}>{escape(name)}</th>'
         for name, right in zip(table.columns, numeric, strict=True)
     )
     rows = "".join(
-        "<tr>" + "".join(_cell(*one) for one in zip(row, formats, numeric, strict=True)) + "</tr>\n"
-        for row in table.rows
+        "<tr>" + "".join(_cell(*one) for one in zip(row, words, numeric, strict=True)) + "</tr>\n"
+        for row, words in zip(table.rows, shown_rows(table), strict=True)
     )
     sortable = ' class="sortable"' if rows else ""
     rows = rows or f'<tr><td class="none" colspan="{len(table.columns)}">no rows</td></tr>'
@@ -116,13 +111,13 @@ def _scroll(content: str, name: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{words}">{content}</div>'
 
 
-def _cell(cell: Cell, spec: str, right: bool) -> str:
+def _cell(cell: Cell, words: str, right: bool) -> str:
     raw = "" if cell is None else _raw(cell)
-    words = isinstance(cell, str) and not right
     length = "short" if len(str(cell)) <= _SHORT else "words"
-    classes = " ".join(["number"] * right + [length] * words + ["none"] * (cell is None))
+    plain = isinstance(cell, str) and not right
+    classes = " ".join(["number"] * right + [length] * plain + ["none"] * (cell is None))
     kind = f' class="{classes}"' if classes else ""
-    return f'<td{kind} data-raw="{escape(raw)}">{escape(show_cell(cell, spec))}</td>'
+    return f'<td{kind} data-raw="{escape(raw)}">{escape(words)}</td>'
 
 
 def _raw(cell: str | int | float) -> str:
@@ -132,10 +127,6 @@ def _raw(cell: str | int | float) -> str:
     if math.isnan(cell):
         return ""
     return repr(cell) if math.isfinite(cell) else ("Infinity" if cell > 0 else "-Infinity")
-
-
-def _right(right: bool) -> str:
-    return ' class="number"' if right else ""
 
 
 def figure_data(figure: Figure) -> Table | None:

@@ -14,10 +14,7 @@ from dovetail.report.scales import Scale
 from dovetail.report.svg import label, picture, tag, title
 from dovetail.report.text import clip_apart, names_of, place_name, show_number, text_width, wrap
 
-__all__ = [
-    "draw_figure",
-    "draw_intervals",
-]
+__all__ = ["draw_figure", "draw_intervals"]
 
 
 def draw_figure(figure: Figure, *, width: float = WIDTH, titled: bool = True) -> str:

@@ -148,13 +148,11 @@ def _cells(heatmap: Heatmap, box: _Box, colours: Colouring) -> list[str]:
     gap = 1.0 if box.printed else -0.5  # cells that touch overlap a little, lest seams show
     for i, (row, values) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
         for j, (column, value) in enumerate(zip(heatmap.columns, values, strict=True)):
-            known = value is not None and math.isfinite(value)
-            words = show_number(value, heatmap.format)
-            fill = (
-                f"{colours.sides}-{colours.step(value)}" if value is not None and known else "empty"
-            )
+            words, said, fill = show_number(value, heatmap.format), "empty", "empty"
+            if value is not None and math.isfinite(value):
+                said, fill = words, f"{colours.sides}-{colours.step(value)}"
             x, y = box.left + j * box.wide, box.top + i * box.tall
-            whole = tag("title", escape(f"{row} · {column}: {words if known else 'empty'}"))
+            whole = tag("title", escape(f"{row} · {column}: {said}"))
             wide, tall = box.wide - gap, box.tall - gap
             if not box.printed:  # there may be very many: as few bytes as will do
                 square = f"M{x:.1f} {y:.1f}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
@@ -162,18 +160,8 @@ def _cells(heatmap: Heatmap, box: _Box, colours: Colouring) -> list[str]:
                 continue
             rect = tag("rect", x=x, y=y, width=wide, height=tall, rx=2, class_=fill)
             text = label(words, x + wide / 2, y + box.tall / 2 + 4, text_anchor="middle")
-            cells.append(
-                tag(
-                    "g",
-                    whole,
-                    rect,
-                    text,
-                    class_="cell",
-                    data_row=row,
-                    data_column=column,
-                    data_value=words if known else "empty",
-                )
-            )
+            data = {"data_row": row, "data_column": column, "data_value": said}
+            cells.append(tag("g", whole, rect, text, class_="cell", **data))
     return cells
 
 

@@ -15,7 +15,7 @@ from dovetail.report.blocks import figure_data
 from dovetail.report.export import Drawn, drawings_of
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
-from dovetail.report.text import escape, is_numeric, show_cell
+from dovetail.report.text import escape, numeric_columns, shown_rows
 
 __all__ = ["render_markdown", "write_markdown"]
 
@@ -134,16 +134,8 @@ def _text(block: Text) -> str:
 
 
 def _table(table: Table) -> str:
-    formats = table.formats or ("",) * len(table.columns)
-    sides = [
-        "---:" if is_numeric([row[j] for row in table.rows]) else "---"
-        for j in range(len(table.columns))
-    ]
-    rows = [
-        [_cell(show_cell(cell, spec)) for cell, spec in zip(row, formats, strict=True)]
-        for row in table.rows
-    ]
-    lines = [[_cell(name) for name in table.columns], sides, *rows]
+    head, *rows = ([_cell(words) for words in row] for row in (table.columns, *shown_rows(table)))
+    lines = [head, ["---:" if right else "---" for right in numeric_columns(table)], *rows]
     drawn = "\n".join(f"| {' | '.join(line)} |" for line in lines if table.columns)
     return f"**{_line(table.caption)}**\n\n{drawn}" if table.caption.strip() else drawn
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,10 @@ from dovetail.core.views import Table
 from dovetail.report.blocks import draw_table, draw_view
 from dovetail.report.markdown import write_markdown
 from dovetail.report.sections import Section, sections
-from dovetail.report.svg import figure_css
+from dovetail.report.svg import figure_css, resource
 from dovetail.report.text import escape
 
-__all__ = [
-    "MARK",
-    "SUFFIXES",
-    "check_suffix",
-    "embed",
-    "render_page",
-    "write_report",
-]
+__all__ = ["MARK", "SUFFIXES", "check_suffix", "embed", "render_page", "write_report"]
 
 SUFFIXES = (".html", ".htm", ".md", ".markdown")
 """Of the files a report can be written to."""
@@ -63,7 +55,7 @@ def render_page(records: Sequence[Record], *, title: str, subtitle: str = "") ->
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <style>
-{figure_css()}{_resource("page.css")}</style>
+{figure_css()}{resource("page.css")}</style>
 </head>
 <body>
 <header><h1>{escape(title)}</h1>{below}</header>
@@ -71,7 +63,7 @@ def render_page(records: Sequence[Record], *, title: str, subtitle: str = "") ->
 {drawn}
 </main>
 <script>
-{_resource("page.js")}</script>
+{resource("page.js")}</script>
 </body>
 </html>
 """
@@ -145,10 +137,6 @@ def _settings(part: Section) -> str:
         return ""
     table = draw_table(Table(("setting", "value"), part.settings))
     return f'<details class="settings"><summary>Settings</summary>{table}</details>'
-
-
-def _resource(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 MARK = "dovetail:list"

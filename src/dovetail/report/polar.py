@@ -238,9 +238,7 @@ def _free(figure: Figure, names: Sequence[str]) -> float:
     between = [i + 0.5 for i in range(len(names))]
     upright = [i for i in between if abs(_towards(i, len(names), 1.0)[1]) > 0.5] or between
     return min(
-        upright,
-        key=lambda i: max(reach[int(i)], reach[int(i + 1) % len(names)]),
-        default=0.0,
+        upright, key=lambda i: max(reach[int(i)], reach[int(i + 1) % len(names)]), default=0.0
     )
 
 

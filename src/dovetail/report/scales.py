@@ -47,14 +47,16 @@ def nice_ticks(low: float, high: float, *, most: int = 7, whole: bool = False) -
     """
     low, high = (low, high) if low < high else span_of([low])
     lower, upper = Fraction(low), Fraction(high)
-    step = _first_step(upper - lower, most)
-    if whole:
-        step = max(step, Fraction(1))
+    least = (upper - lower) / max(most - 1, 1)
+    index = 3 * _decade(least)
+    while _step(index) < least or (whole and index < 0):
+        index += 1
     while True:
+        step = _step(index)
         first, last = math.floor(lower / step), math.ceil(upper / step)
         if last - first + 1 <= max(most, 2) or step > abs(upper) + abs(lower):
             break
-        step = _next_step(step)
+        index += 1
     ticks = [_float(step * k) for k in range(first, last + 1)]
     return sorted({tick for tick in ticks if math.isfinite(tick)})
 
@@ -69,7 +71,7 @@ def log_ticks(low: float, high: float, *, most: int = 7) -> list[float]:
     >>> log_ticks(2, 30)
     [2.0, 5.0, 10.0, 20.0, 50.0]
     """
-    first, last = _decade(low), _decade(high)
+    first, last = _decade(Fraction(low)), _decade(Fraction(high))
     for digits in ((1, 2, 5), (1, 3), (1,)):
         grid = [_power(k) * d for k in range(first, last + 2) for d in digits]
         ticks = _enclosing(grid, Fraction(low), Fraction(high))
@@ -122,41 +124,15 @@ class Scale:
         return power, math.ldexp(self.low, power), math.ldexp(self.high, power)
 
 
-def _first_step(span: Fraction, most: int) -> Fraction:
-    """The least step of 1, 2 or 5 times a power of ten with at most ``most - 1`` in the span."""
-    rough = span / max(most - 1, 1)
-    power = _power(math.floor(_log10(rough)) - 1)
-    step = power
-    while step < rough:
-        step = _next_step(step)
-    return step
+def _step(index: int) -> Fraction:
+    """The round steps in their order, …, 0.5, 1, 2, 5, 10, …: the one at 0 is 1."""
+    return _power(index // 3) * (1, 2, 5)[index % 3]
 
 
-def _next_step(step: Fraction) -> Fraction:
-    """1 → 2 → 5 → 10: the leading digit tells which."""
-    digit = int(str(step.numerator if step.denominator == 1 else _digits(step))[0])
-    return step * Fraction(5, 2) if digit == 2 else step * 2
-
-
-def _digits(step: Fraction) -> int:
-    """The leading digits of a fraction below one, as an integer."""
-    while step < 1:
-        step *= 10
-    return int(step)
-
-
-def _log10(value: Fraction) -> float:
-    return math.log10(value.numerator) - math.log10(value.denominator)
-
-
-def _decade(value: float) -> int:
+def _decade(value: Fraction) -> int:
     """The power of ten at or below a positive number, exactly."""
-    guess = math.floor(math.log10(value))
-    while _power(guess) > Fraction(value):
-        guess -= 1
-    while _power(guess + 1) <= Fraction(value):
-        guess += 1
-    return guess
+    guess = len(str(value.numerator)) - len(str(value.denominator))
+    return guess if _power(guess) <= value else guess - 1
 
 
 def _power(exponent: int) -> Fraction:

@@ -33,14 +33,7 @@ from dovetail.core.views import (
 from dovetail.core.words import numbered, shortened
 from dovetail.report.text import place_name
 
-__all__ = [
-    "LONGEST_TITLE",
-    "MOST_CELLS",
-    "MOST_ROWS",
-    "Section",
-    "bounded",
-    "sections",
-]
+__all__ = ["LONGEST_TITLE", "MOST_CELLS", "MOST_ROWS", "Section", "bounded", "sections"]
 
 _MOST_SETTINGS = 500
 _LONGEST_SETTING = 500
@@ -191,7 +184,7 @@ def bounded(view: View, *, most_rows: int = MOST_ROWS) -> View:
         short, lost = _shorten(block, room, most_rows)
         room -= _cells(short)
         shown.append(short)
-        if lost:
+        if lost := [(count, of) for count, of in lost if count]:
             shown.append(_and_more(lost))
     return tuple(shown)
 
@@ -217,7 +210,7 @@ def _table(table: Table, room: int, most_rows: int) -> tuple[Table, _Lost]:
         table.formats[:columns],
         _title(table.caption),
     )
-    return short, _lost((len(table.rows) - rows, "rows"), (len(table.columns) - columns, "columns"))
+    return short, [(len(table.rows) - rows, "rows"), (len(table.columns) - columns, "columns")]
 
 
 def _heatmap(heatmap: Heatmap) -> tuple[Heatmap, _Lost]:
@@ -234,7 +227,7 @@ def _heatmap(heatmap: Heatmap) -> tuple[Heatmap, _Lost]:
         row_label=_title(heatmap.row_label),
         column_label=_title(heatmap.column_label),
     )
-    return short, _lost((rows - tall, "rows"), (columns - wide, "columns"))
+    return short, [(rows - tall, "rows"), (columns - wide, "columns")]
 
 
 def _figure(figure: Figure) -> tuple[Figure, _Lost]:
@@ -255,11 +248,16 @@ def _figure(figure: Figure) -> tuple[Figure, _Lost]:
     short = replace(
         figure,
         title=_title(figure.title),
-        series=tuple(replace(one, name=_name(one.name), x=_places(one.x)) for one in series),
+        series=tuple(_named(one) for one in series),
         x_label=_title(figure.x_label),
         y_label=_title(figure.y_label),
     )
-    return short, _lost(*lost)
+    return short, lost
+
+
+def _named(series: Series) -> Series:
+    places = tuple(_name(x) if isinstance(x, str) else x for x in series.x)
+    return replace(series, name=_name(series.name), x=places)
 
 
 def _of(series: Series, keeps: Callable[[int, float | str], bool]) -> Series:
@@ -282,10 +280,6 @@ def _cells(block: Block) -> int:
     return sum(len(one.x) for one in block.series) if isinstance(block, Figure) else 0
 
 
-def _lost(*counts: tuple[int, str]) -> _Lost:
-    return [(count, of) for count, of in counts if count]
-
-
 def _and_more(lost: _Lost) -> Text:
     return Text("and " + ", ".join(f"{count:,} more {of}" for count, of in lost), style="note")
 
@@ -299,11 +293,7 @@ def _name(words: str) -> str:
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_name(name) for name in names)
-
-
-def _places(xs: Iterable[float | str]) -> tuple[float | str, ...]:
-    return tuple(_name(x) if isinstance(x, str) else x for x in xs)
+    return tuple(map(_name, names))
 
 
 def _cell(cell: Cell) -> Cell:

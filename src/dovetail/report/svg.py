@@ -9,7 +9,7 @@ from typing import Literal
 from dovetail.report.colours import PALETTES, by_theme, heat_rules, palette_rules
 from dovetail.report.text import clip, escape, wrap
 
-__all__ = ["figure_css", "label", "picture", "standalone", "tag", "title"]
+__all__ = ["figure_css", "label", "picture", "resource", "standalone", "tag", "title"]
 
 _MARGIN = 12  # around a drawing that is a file of its own
 _TITLE = 16.5  # a title's size as wide as it gets in bold
@@ -97,7 +97,7 @@ def figure_css() -> str:
     """
     palettes = by_theme(palette_rules("light"), palette_rules("dark"))
     # The ramps come last: their ink must win over that of other text.
-    return palettes + _rules() + by_theme(heat_rules("light"), heat_rules("dark"))
+    return palettes + resource("figure.css") + by_theme(heat_rules("light"), heat_rules("dark"))
 
 
 def standalone(drawing: str, *, theme: Literal["auto", "light", "dark"] = "auto") -> str:
@@ -123,15 +123,21 @@ def _with_margin(head: str) -> str:
     return re.sub(r'viewBox="[^"]*" width="[^"]*" height="[^"]*"', box, head, count=1)
 
 
-def _rules() -> str:
-    return (files(__package__) / "figure.css").read_text(encoding="utf-8")
+def resource(name: str) -> str:
+    """The text of a file of this package.
+
+    >>> ".chart" in resource("figure.css")
+    True
+    """
+    return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def _fixed(theme: str) -> str:
     """All rules with the colours of one theme in place of variables."""
     palette = PALETTES[theme]
     written = []
-    for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", re.sub(r"/\*.*?\*/", "", _rules())):
+    rules = re.sub(r"/\*.*?\*/", "", resource("figure.css"))
+    for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", rules):
         whose = [c for c in palette if c[1:].isdigit()] if "var(--c)" in body else [""]
         for one in whose:  # a mark's colour is that of the series it lies in
             colours = palette | ({"c": palette[one]} if one else {})

@@ -11,15 +11,25 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
+from dovetail.core.views import Cell, Figure, Heatmap, Series, Table, Text, View
 from dovetail.core.words import harmless, one_line
 from dovetail.report.sections import MOST_CELLS, bounded
-from dovetail.report.text import is_numeric, show_cell, show_number
+from dovetail.report.text import names_of, numeric_columns, place_name, show_number, shown_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["columns_that_fit", "lines_of", "print_view", "sparkline"]
+    from dovetail.report.scales import Scale
+
+__all__ = [
+    "columns_that_fit",
+    "interval_rows",
+    "lines_of",
+    "polar_rows",
+    "print_view",
+    "sparkline",
+    "strip",
+]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 24
@@ -77,8 +87,6 @@ def sparkline(values: Sequence[float | None], *, width: int = _SPARK) -> str:
 
 def _print_strips(figure: Figure, out: Console, unbounded: bool) -> None:
     """Print intervals and wheels as rows with a small drawing behind each."""
-    from dovetail.report.strips import STRIP, interval_rows, polar_rows
-
     room = STRIP if unbounded else min(max(out.width // 5, 8), STRIP)
     if figure.kind == "interval":
         rows, first = interval_rows(figure, room), 2 if len(figure.series) > 1 else 1
@@ -89,55 +97,39 @@ def _print_strips(figure: Figure, out: Console, unbounded: bool) -> None:
 
 
 def _print_text(block: Text, out: Console, unbounded: bool) -> None:
-    from rich.text import Text as RichText
-
-    style = {"heading": "bold", "note": "dim", "warning": "yellow", "plain": "", "code": ""}[
-        block.style
-    ]
+    style = {"heading": "bold", "note": "dim", "warning": "yellow"}.get(block.style, "")
     words = f"Warning: {block.text}" if block.style == "warning" else block.text
-    options: dict[str, Any] = {"soft_wrap": True} if unbounded else {}
-    out.print(RichText(harmless(words), style=style), **options)
+    _print_words(words, style, out, unbounded)
     out.print()
 
 
+def _print_words(words: str, style: str, out: Console, unbounded: bool) -> None:
+    from rich.text import Text as RichText
+
+    options: dict[str, Any] = {"soft_wrap": True} if unbounded else {}
+    out.print(RichText(harmless(words), style=style), **options)
+
+
 def _print_table(
-    table: Table,
-    out: Console,
-    unbounded: bool,
-    right: Collection[int] = (),
-    *,
-    drawn: bool = False,
+    table: Table, out: Console, unbounded: bool, right: Collection[int] = (), *, drawn: bool = False
 ) -> None:
     """Print a table; the last column of one that is ``drawn`` is a picture, and never folded."""
     from rich.cells import cell_len
     from rich.text import Text as RichText
 
     count = len(table.columns) if unbounded else columns_that_fit(len(table.columns), out.width)
-    numeric = {j for j in range(count) if j in right or is_numeric([row[j] for row in table.rows])}
-    cells = [row[:count] for row in (_heads(table), *_shown(table))]
+    numeric = {j for j, number in enumerate(numeric_columns(table)) if j in right or number}
+    cells = [list(map(one_line, row[:count])) for row in (table.columns, *shown_rows(table))]
     head, *rows = lines_of(cells, numeric, None if unbounded else out.width, drawn=drawn)
     body = [line for row in rows for line in row]
     rule = "─" * max(map(cell_len, (*head, *body)), default=0)
     if table.caption:
-        options: dict[str, Any] = {"soft_wrap": True} if unbounded else {}
-        out.print(RichText(harmless(table.caption), style="bold"), **options)
+        _print_words(table.caption, "bold", out, unbounded)
     said = RichText.assemble(("\n".join(head), "bold"), "\n" + "\n".join([rule, *body]))
     out.print(said, soft_wrap=True)
     if more := len(table.columns) - count:
         out.print(RichText(f"and {more:,} more columns; a pipe shows them all", style="dim"))
     out.print()
-
-
-def _heads(table: Table) -> tuple[str, ...]:
-    return tuple(one_line(name) for name in table.columns)
-
-
-def _shown(table: Table) -> list[tuple[str, ...]]:
-    formats = table.formats or ("",) * len(table.columns)
-    return [
-        tuple(one_line(show_cell(cell, spec)) for cell, spec in zip(row, formats, strict=True))
-        for row in table.rows
-    ]
 
 
 def _summary(figure: Figure) -> Table:
@@ -177,6 +169,131 @@ def _matrix(heatmap: Heatmap) -> Table:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     return sum(value / len(known) for value in known) if known else None
+
+
+# Rows of named values: each on a line of text that runs from the least to the greatest ------------
+
+
+STRIP = 32
+"""The characters of a line where there is room."""
+
+_SIGNS = "●■◆▲"
+
+
+def strip(marks: Sequence[tuple[float, str]], scale: Scale, ends: Sequence[float] = ()) -> str:
+    """Signs at their places along a line of text, with a whisker from one end to the other.
+
+    >>> from dovetail.report.scales import Scale
+    >>> strip([(5.0, "●")], Scale(0.0, 10.0, 0.0, 10.0), (2.0, 9.0))
+    '  ├──●───┤'
+    """
+    line = [" "] * (round(max(scale.start, scale.end)) + 1)
+    shown = [_place(end, scale) for end in ends]
+    if len(shown) == 2:
+        for i in range(min(shown), max(shown) + 1):
+            line[i] = "─"
+        for end, i, sign in zip(ends, shown, "├┤", strict=True):
+            line[i] = sign if scale.shows(end) else "─"
+    for value, sign in marks:
+        line[_place(value, scale)] = sign
+    return "".join(line).rstrip()
+
+
+def interval_rows(figure: Figure, wide: int = STRIP) -> Table:
+    """An interval figure as a table for a terminal: a row for each value, with its whisker.
+
+    >>> figure = Figure("interval", "", (Series("", ("a", "b"), (2.0, 1.0)),))
+    >>> interval_rows(figure).rows[1]
+    ('b', '1', '●')
+    """
+    places = {name: place for place, name in enumerate(names_of(figure))}
+    bounded = any(series.low or series.high for series in figure.series)
+    several = len(figure.series) > 1
+    scale = _scale(figure, [v for s in figure.series for v in (*s.y, *s.low, *s.high)], wide)
+    rows: list[tuple[int, tuple[Cell, ...]]] = []
+    for index, series in enumerate(figure.series):
+        for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+            ends = [side[i] if i < len(side) else None for side in (series.low, series.high)]
+            words = [show_number(v, figure.y_format) for v in (y, *(ends if bounded else ()))]
+            name = place_name(x)
+            drawn = _drawn(y, ends, scale, _SIGNS[index % 4])
+            row = (name, *([series.name] if several else []), *words, drawn)
+            rows.append((places[name], row))
+    rows.sort(key=lambda row: row[0])  # the series of one name together, each in its own order
+    columns = (
+        figure.x_label or "name",
+        *(["series"] if several else []),
+        figure.y_label or "value",
+        *(["low", "high"] if bounded else []),
+        _limits(scale, figure.y_format),
+    )
+    return Table(columns, tuple(row for _, row in rows), (), figure.title)
+
+
+def polar_rows(figure: Figure, wide: int = STRIP) -> Table:
+    """A polar figure as a table for a terminal: a row for each direction, the centre on the left.
+
+    >>> near = Series("near", ("a", "b"), (1.0, 2.0))
+    >>> polar_rows(Figure("polar", "", (near,))).rows[0]
+    ('a', '1', '               ●')
+    """
+    values = [y for series in figure.series for y in series.y if y is not None and y >= 0]
+    scale = _scale(figure, [0.0, *values], wide)
+    known = [_by_name(series) for series in figure.series]
+    rows = []
+    for name in names_of(figure):
+        found = [values_of.get(name) for values_of in known]
+        marks = [
+            (y, _SIGNS[index % 4])
+            for index, y in enumerate(found)
+            if y is not None and math.isfinite(y) and y >= 0
+        ]
+        words = [show_number(y, figure.y_format) for y in found]
+        # The first series is drawn last: it is the one the others are held against.
+        rows.append((name, *words, strip(marks[::-1], scale)))
+    said = [
+        f"{_SIGNS[i % 4]} {series.name or figure.y_label or 'value'}"
+        for i, series in enumerate(figure.series)
+    ]
+    columns = (figure.x_label or "name", *said, _limits(scale, figure.y_format))
+    caption = ": ".join(words for words in (figure.title, figure.y_label) if words)
+    return Table(columns, tuple(rows), (), caption)
+
+
+def _drawn(y: float | None, ends: Sequence[float | None], scale: Scale, sign: str) -> str:
+    if y is None or not scale.shows(y):
+        return ""
+    known = [end if end is not None and not math.isnan(end) else y for end in ends]
+    return strip([(y, sign)], scale, known if known != [y, y] else ())
+
+
+def _by_name(series: Series) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for x, y in zip(series.x, series.y, strict=True):
+        found.setdefault(place_name(x), y)
+    return found
+
+
+def _scale(figure: Figure, values: Sequence[float | None], wide: int) -> Scale:
+    from dovetail.report.scales import Scale, span_of
+
+    log = figure.log_y and figure.kind == "interval"
+    known = [v for v in values if v is not None and math.isfinite(v) and (v > 0 or not log)]
+    low, high = span_of(known or ([1.0, 10.0] if log else []))
+    return Scale(low, high, 0.0, wide - 1.0, log=log and low > 0)
+
+
+def _place(value: float, scale: Scale) -> int:
+    """The nearest place on the line; what lies beyond it, or has no place, is at an end."""
+    if not scale.shows(value):
+        return round(scale.end if value > 0 else scale.start)
+    return round(min(max(scale(value), scale.start), scale.end))
+
+
+def _limits(scale: Scale, spec: str) -> str:
+    """The two ends of the line as a heading above it."""
+    low, high = show_number(scale.low, spec), show_number(scale.high, spec)
+    return low + " " * max(round(scale.end) + 1 - len(low) - len(high), 1) + high
 
 
 # Tables as lines of text: columns side by side, folded where there is less room than they need ----

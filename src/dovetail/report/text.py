@@ -13,17 +13,18 @@ from collections.abc import Sequence
 from html import escape as _escape
 from itertools import pairwise
 
-from dovetail.core.views import Cell, Figure
+from dovetail.core.views import Cell, Figure, Table
 
 __all__ = [
     "clip",
     "clip_apart",
     "escape",
     "is_number",
-    "is_numeric",
+    "numeric_columns",
     "names_of",
     "place_name",
     "show_cell",
+    "shown_rows",
     "show_number",
     "show_ticks",
     "text_width",
@@ -265,14 +266,25 @@ def is_number(cell: Cell) -> bool:
     return cell is not None and not isinstance(cell, bool)
 
 
-def is_numeric(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds numbers, and gaps at most.
+def numeric_columns(table: Table) -> list[bool]:
+    """Whether each column holds numbers, and gaps at most.
 
-    >>> is_numeric([1.5, None]), is_numeric(["a", 1]), is_numeric([None])
-    (True, False, False)
+    >>> numeric_columns(Table(("a", "b", "c"), ((1.5, "x", None), (None, 1, None))))
+    [True, False, False]
     """
-    known = [cell for cell in cells if cell is not None]
-    return bool(known) and all(is_number(cell) for cell in known)
+    columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
+    known = ([cell for cell in column if cell is not None] for column in columns)
+    return [bool(cells) and all(map(is_number, cells)) for cells in known]
+
+
+def shown_rows(table: Table) -> list[list[str]]:
+    """The cells of a table as a reader sees them.
+
+    >>> shown_rows(Table(("a", "b"), ((0.5, None),), (".0%", "")))
+    [['50%', '–']]
+    """
+    formats = table.formats or ("",) * len(table.columns)
+    return [[show_cell(*one) for one in zip(row, formats, strict=True)] for row in table.rows]
 
 
 def place_name(x: float | str) -> str:

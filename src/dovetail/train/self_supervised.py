@@ -24,8 +24,7 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError, first_
 from dovetail.core.seeds import generator
 from dovetail.measure.forward import prepare
 from dovetail.measure.joined import random_batches
-from dovetail.objectives.contrast import Views
-from dovetail.objectives.pretexts import Pretext, pretext_named
+from dovetail.objectives.pretexts import Pretext, Views, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.heads import fresh_head
