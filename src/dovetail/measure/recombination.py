@@ -142,10 +142,10 @@ class Recombination(Record, kind="recombination", title="Every front with every 
         return None if None in own else _mean(own)
 
     def _table(self, value: Callable[[Pair], T]) -> dict[str, dict[str, T]]:
-        found: dict[str, dict[str, T]] = {}
+        by_front: dict[str, dict[str, T]] = {}
         for pair in self.pairs:
-            found.setdefault(pair.front, {})[pair.head] = value(pair)
-        return found
+            by_front.setdefault(pair.front, {})[pair.head] = value(pair)
+        return by_front
 
     @property
     def summary(self) -> str:
@@ -163,40 +163,25 @@ class Recombination(Record, kind="recombination", title="Every front with every 
         table = self.accuracy
         heads = tuple(dict.fromkeys(pair.head for pair in self.pairs))
         refuse_mostly_empty(len(table), len(heads), len(self.pairs))
-        return Heatmap(
-            "Accuracy after joining",
-            tuple(table),
-            heads,
-            tuple(tuple(row.get(head) for head in heads) for row in table.values()),
-            "front",
-            "head",
-            ".0%",
-            0.0,
-            1.0,
-        )
+        cells = tuple(tuple(map(row.get, heads)) for row in table.values())
+        named = ("Accuracy after joining", tuple(table), heads, cells, "front", "head")
+        return Heatmap(*named, ".0%", 0.0, 1.0)
 
     def _pairs(self) -> Table:
         first, *rest = self.norms
-        columns: dict[str, Callable[[Pair], Cell]] = {
-            "join": lambda pair: f"{pair.front} + {pair.head}",
-            "accuracy": _accuracy_with(first),
-        }
-        columns |= {f"{norms} norms": _accuracy_with(norms) for norms in rest}
         known = sum(len(pair.accuracy) for pair in self.pairs)
         refuse_mostly_empty(len(self.pairs), len(self.norms), known)
-        columns |= {
-            "chance": lambda pair: pair.chance,
-            "own head": lambda pair: pair.own.get(first),
-            "all classes": lambda pair: pair.unmasked.get(first),
-            "images": lambda pair: pair.n,
-            "contract": _said,
-        }
-        rows = tuple(tuple(show(pair) for show in columns.values()) for pair in self.pairs)
-        formats = ("", *(".1%",) * (len(columns) - 3), "", "")
+        shares = ("accuracy", *(f"{norms} norms" for norms in rest))
+        shares = (*shares, "chance", "own head", "all classes")
+        rows: list[tuple[Cell, ...]] = []
+        for pair in self.pairs:
+            accuracies = [pair.accuracy.get(norms) for norms in self.norms]
+            beside = (pair.chance, pair.own.get(first), pair.unmasked.get(first))
+            rows.append((f"{pair.front} + {pair.head}", *accuracies, *beside, pair.n, _said(pair)))
         return Table(
-            tuple(columns),
-            rows,
-            formats,
+            ("join", *shares, "images", "contract"),
+            tuple(rows),
+            ("", *(".1%",) * len(shares), "", ""),
             "Measured by force on the front's images of the classes both know, choosing among "
             f"those; norms: {first}",
         )
@@ -219,20 +204,15 @@ class Recombination(Record, kind="recombination", title="Every front with every 
         words = []
         if fit:
             least = min(pair.accuracy[self.norms[0]] for pair in fit)
-            score = "scores" if len(fit) == 1 else "score"
-            words.append(
-                f"The {counted(len(fit), 'pair')} whose contract allows the join {score} "
-                f"{least:.1%} or more."
-            )
+            allowed = f"The {counted(len(fit), 'pair')} whose contract allows the join"
+            words.append(f"{allowed} score{'s' * (len(fit) == 1)} {least:.1%} or more.")
         if misfit and misfit == [p for p in self.recombined if self.norms[0] in p.accuracy]:
             words.append(f"The {counted(len(misfit), 'other')} the contract refused beforehand.")
         elif misfit:
             mean = fmean(pair.accuracy[self.norms[0]] for pair in misfit)
-            average = "averages" if len(misfit) == 1 else "average"
-            words.append(
-                f"The {counted(len(misfit), 'pair')} it refused beforehand {average} {mean:.1%} "
-                f"(chance {_chance(misfit):.1%})."
-            )
+            refused = f"The {counted(len(misfit), 'pair')} it refused beforehand"
+            average = f"average{'s' * (len(misfit) == 1)} {mean:.1%}"
+            words.append(f"{refused} {average} (chance {_chance(misfit):.1%}).")
         if unmeasured := len(self.pairs) - len(measured):
             words.append(f"{counted(unmeasured, 'pair')} could not be measured.")
         return " ".join(words)
@@ -258,10 +238,6 @@ def _said(pair: Pair) -> str:
         return pair.obstacle
     differ = dict.fromkeys(reason.partition(": ")[2] or reason for reason in pair.why_not)
     return "fits" if pair.fits else ", ".join(f"other {each.split()[0]}" for each in differ)
-
-
-def _accuracy_with(norms: str) -> Callable[[Pair], Cell]:
-    return lambda pair: pair.accuracy.get(norms)
 
 
 def _chance(pairs: Iterable[Pair]) -> float:

@@ -121,15 +121,11 @@ class Judgement(
         return " ".join(words)
 
     def _bars(self) -> Figure:
-        known = [j for j in self.scores if j.weighted_tau.value is not None]
-        bounded = all(j.weighted_tau.low is not None for j in known)
-        series = Series(
-            "weighted tau",
-            tuple(j.score for j in known),
-            tuple(j.weighted_tau.value for j in known),
-            tuple(j.weighted_tau.low or 0.0 for j in known) if bounded else (),
-            tuple(j.weighted_tau.high or 0.0 for j in known) if bounded else (),
-        )
+        taus = {j.score: j.weighted_tau for j in self.scores if j.weighted_tau.value is not None}
+        low, high = (tuple(getattr(t, end) for t in taus.values()) for end in ("low", "high"))
+        bounds = () if None in low + high else (low, high)
+        values = tuple(tau.value for tau in taus.values())
+        series = Series("weighted tau", tuple(taus), values, *bounds)
         title = f"Agreement with {self.truth}, least regret first"
         return Figure("bar", title, (series,), "score", "weighted tau", ".2f")
 
