@@ -327,7 +327,7 @@ def _refusals() -> Iterator[None]:
     """Say what scikit-learn refuses as an error of ours, in one line."""
     try:
         yield
-    except (TaskError, InputTypeError):
+    except TaskError:
         raise
     except TypeError as error:
         raise InputTypeError(first_line(error)) from None

@@ -42,6 +42,7 @@ __all__ = [
     "Pairwise",
     "Relations",
     "mean_kernel",
+    "refuse_misplaced",
     "relations_of",
     "relations_of_labels",
     "relations_of_masks",
@@ -170,23 +171,35 @@ def relations_of_pairs(count: int, first: Tensor, second: Tensor, same: Tensor) 
     >>> relations_of_pairs(4, first, second, torch.tensor([True, False]))
     Relations(4 samples, 1 pair alike, 1 pair different)
     """
-    ends = (first, second)
-    if any(end.ndim != 1 or end.shape != same.shape for end in ends):
-        shapes = ", ".join(str(list(end.shape)) for end in (*ends, same))
-        raise TaskError(f"pairs take three tensors of one length, got shapes {shapes}")
-    if any(end.dtype != torch.int64 for end in ends) or same.dtype != torch.bool:
+    if (first.dtype, second.dtype, same.dtype) != (torch.int64, torch.int64, torch.bool):
         raise TaskError("pairs take int64 rows (first, second) and booleans (same)")
-    both = torch.cat(ends)
-    outside = both[(both < 0) | (both >= count)]
-    if len(outside):
-        raise TaskError(f"a pair names sample {int(outside[0])}, but there are {count}")
-    itself = (first == second).nonzero()
-    if len(itself):
-        raise TaskError(f"pair {int(itself[0])} joins sample {int(first[itself[0]])} with itself")
+    refuse_misplaced(count, first, second, same)
     masks = torch.zeros(2, count, count, dtype=torch.bool, device=same.device)
     masks[0, first[same], second[same]] = True
     masks[1, first[~same], second[~same]] = True
     return relations_of_masks(masks[0], masks[1])
+
+
+def refuse_misplaced(
+    count: int, first: Tensor, second: Tensor, same: Tensor, noun: str = "sample"
+) -> None:
+    """Refuse pairs that are not three lists of one length, or not of two of ``count`` samples.
+
+    >>> refuse_misplaced(4, torch.tensor([0]), torch.tensor([9]), torch.tensor([True]))
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: a pair names sample 9, but there are 4
+    """
+    if any(end.ndim != 1 or end.shape != same.shape for end in (first, second)):
+        shapes = ", ".join(str(list(end.shape)) for end in (first, second, same))
+        raise TaskError(f"pairs take three tensors of one length, got shapes {shapes}")
+    both = torch.cat([first, second])
+    outside = both[(both < 0) | (both >= count)]
+    if len(outside):
+        raise TaskError(f"a pair names {noun} {int(outside[0])}, but there are {count}")
+    itself = (first == second).nonzero()
+    if len(itself):
+        raise TaskError(f"pair {int(itself[0])} joins {noun} {int(first[itself[0]])} with itself")
 
 
 def _refuse_no_mask(name: str, mask: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError, nearest
-from dovetail.objectives.pairwise import KINDS
+from dovetail.objectives.pairwise import KINDS, refuse_misplaced
 from dovetail.ranking.inputs import LEAST, float_rows, lengths_of, rows_a_chunk
 from dovetail.ranking.scores_from_sums import pair_score
 
@@ -201,23 +201,12 @@ def _summed(kernel: Tensor) -> Tensor:
 
 def _pairs(first: Any, second: Any, same: Any, count: int) -> tuple[Tensor, Tensor, Tensor]:
     one, two, alike = (torch.as_tensor(end).detach().cpu() for end in (first, second, same))
-    if one.ndim != 1 or one.shape != two.shape or one.shape != alike.shape:
-        shapes = ", ".join(str(list(end.shape)) for end in (one, two, alike))
-        raise TaskError(f"pairs take three lists of one length, got shapes {shapes}")
-    if not len(one):
-        return one.long(), two.long(), alike.bool()
-    if one.is_floating_point() or two.is_floating_point():
+    if one.numel() and (one.is_floating_point() or two.is_floating_point()):
         raise TaskError("first and second must be integers, the places of rows")
     if alike.dtype != torch.bool and not bool(((alike == 0) | (alike == 1)).all()):
         raise TaskError("same must hold booleans: whether the two rows of a pair are alike")
     one, two, alike = one.long(), two.long(), alike.bool()
-    both = torch.cat([one, two])
-    outside = both[(both < 0) | (both >= count)]
-    if len(outside):
-        raise TaskError(f"a pair names row {int(outside[0])}, but there are {count}")
-    itself = (one == two).nonzero()
-    if len(itself):
-        raise TaskError(f"pair {int(itself[0])} joins row {int(one[itself[0]])} with itself")
+    refuse_misplaced(count, one, two, alike, "row")
     _refuse_contradictions(torch.minimum(one, two), torch.maximum(one, two), alike, count)
     return one, two, alike
 

@@ -166,12 +166,8 @@ def _edge(values: Sequence[float], index: int, frame: Frame) -> float | None:
 
 
 def _runs(points: Sequence[Point | None]) -> list[list[Point]]:
-    runs: list[list[Point]] = [[]]
-    for point in points:
-        if point is not None:
-            runs[-1].append(point)
-        elif runs[-1]:
-            runs.append([])
+    """The points between two gaps, as often as there are any."""
+    runs = [[p for p in run if p is not None] for _, run in groupby(points, lambda p: p is None)]
     return [run for run in runs if run]
 
 
