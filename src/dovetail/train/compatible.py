@@ -36,7 +36,7 @@ from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import CompatibleFit, CompatibleTraining, Stage
 from dovetail.train.frame import Course, as_parts, try_once
-from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.group import Auxiliary, Group
 from dovetail.train.group_parts import (
     AUXILIARIES,
     At,
@@ -175,7 +175,7 @@ def compatible(
     stages = []
     for number, turn in enumerate(turns):
         group = Group(
-            [Member(network.name, network.front, network.head, network.task) for network in turn],
+            turn,
             # From the second stage on, what the first has trained is frozen.
             [replace(a, frozen=a.frozen or number > 0) for a in heads],
             conflicts=project_conflicts,

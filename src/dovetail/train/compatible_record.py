@@ -10,7 +10,7 @@ from dovetail.core.declared import blocks, curves, heatmap, of_each, text, when
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Table, View
 from dovetail.parts.part import Part
-from dovetail.train.fit import Fit, Row, kept_epoch, seconds_of
+from dovetail.train.fit import Fit, History, Row, kept_epoch
 
 __all__ = ["CompatibleFit", "CompatibleTraining", "Stage"]
 
@@ -18,7 +18,7 @@ OWN = "validation accuracy"
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(History):
     """Networks trained at once: their names, a row of measures an epoch, and the row kept.
 
     >>> Stage(("a",), ({"epoch": 1, "a validation accuracy": 0.9},)).final["epoch"]
@@ -33,16 +33,6 @@ class Stage:
     def of(cls, networks: tuple[str, ...], rows: tuple[Row, ...], patience: int | None) -> Stage:
         """The stage of a loop's rows."""
         return cls(networks, rows, kept_epoch(rows, patience))
-
-    @property
-    def final(self) -> dict[str, float]:
-        """The row of the epoch whose weights were kept."""
-        return self.rows[self.kept - 1]
-
-    @property
-    def seconds(self) -> float:
-        """The time spent in training steps."""
-        return seconds_of(self.rows)
 
     @property
     def together(self) -> str:

@@ -19,13 +19,14 @@ from dovetail.core.errors import SettingsError, TaskError, argument
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.forward import outputs_of, prepare, preprocess_for
 from dovetail.parts.contract import Preprocess
+from dovetail.parts.cutting import cut_all
 from dovetail.parts.facts import Origin
 from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.averaged import Together
-from dovetail.train.fit import Row, kept_epoch
+from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
 from dovetail.train.loop import EpochSource, run_loop
 from dovetail.train.options import LoopOptions, Moment, Options
 
@@ -233,16 +234,15 @@ class Stages:
     def run(
         self,
         name: str,
+        objective: str,
         module: nn.Module,
         batches: EpochSource,
         step: Step,
         validate: Validate,
-        *,
-        epochs: int,
-        patience: int | None,
-    ) -> tuple[Rows, int]:
-        """Train one module: its rows, and the number of the epoch whose weights were kept."""
-        chosen, before = self._course.options, self._epochs
+        options: Options | None = None,
+    ) -> ModuleHistory:
+        """Train one module towards its objective, with the course's options unless said."""
+        options, before = options or self._course.options, self._epochs
 
         def told(callback: Callable[[Moment], Any]) -> Callable[[Moment], Any]:
             return lambda moment: callback(
@@ -257,15 +257,23 @@ class Stages:
             seed=self.seed_of(name),
             label=f"{self._course.tasks[0].name}, {name}",
             stage=name,
-            options=replace(
-                chosen,
-                epochs=epochs,
-                patience=patience,
-                callbacks=tuple(told(callback) for callback in chosen.callbacks),
-            ),
+            options=replace(options, callbacks=tuple(map(told, options.callbacks))),
         )
         self._epochs += len(rows)
-        return rows, kept_epoch(rows, patience)
+        return ModuleHistory(name, objective, rows, kept_epoch(rows, options.patience))
+
+    def fit(self, start: Part, at: Sequence[str], histories: Sequence[ModuleHistory]) -> Fit:
+        """The modules that the points part, the network they make, and how each was trained."""
+        course = self._course
+        record = ModularTraining(
+            part=self._whole.described,
+            task=course.tasks[0].name,
+            modules=tuple(histories),
+            settings=course.settings,
+        )
+        trained = course.finished(self._whole, [start], record.final)
+        names = (*(f"module{i + 1}" for i in range(len(at))), HEAD)
+        return Fit(cut_all(trained, at=at), record, trained, names=names)
 
 
 def stage_file(file: str | Path | None, stage: str) -> Path | None:

@@ -27,7 +27,7 @@ from dovetail.parts.modules import digest_of, evaluating
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 from dovetail.train.frame import Course
-from dovetail.train.group import Auxiliary
+from dovetail.train.group import Auxiliary, Member
 from dovetail.train.self_supervised import refuse_other_answers
 
 __all__ = [
@@ -47,15 +47,12 @@ At = str | CutPoint | Sequence[str | CutPoint] | None
 
 
 @dataclass(frozen=True)
-class Network:
-    """A network of a group: the whole, its front up to the seam, and the head behind it."""
+class Network(Member):
+    """A member that was cut: its front up to the seam ``at``, its head behind, and the whole."""
 
-    name: str
+    head: Part
     whole: Part
     at: str
-    front: Part
-    head: Part
-    task: Task
 
 
 def cut_networks(
@@ -105,7 +102,7 @@ def cut_networks(
         if loose and port.shape is not None:
             port = replace(port, shape=(port.shape[0], *(None for _ in port.shape[1:])))
         head = head.changed(contract=replace(head.contract, takes=(port,)))
-        networks.append(Network(name, whole, place, front, head, task))
+        networks.append(Network(name, front, head, task, whole, place))
     if loose:
         _refuse_stuck(networks)
     return networks

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -111,38 +112,36 @@ def run_loop(
         return tuple(run.rows)
 
 
+@dataclass
 class _Run:
     """One training: what must survive an interruption, and the steps that change it."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        batches: EpochSource,
-        step: Callable[[Any], Tensor],
-        options: Options,
-        validate: Callable[[], Row] | None,
-        seed: int,
-        identity: dict[str, Any],
-        together: Together | None,
-    ) -> None:
-        self.module, self.batches, self.step = module, batches, step
-        self.options, self.validate, self.seed = options, validate, seed
-        self.identity = {**identity, **options.described(), "seed": seed}
+    module: nn.Module
+    batches: EpochSource
+    step: Callable[[Any], Tensor]
+    options: Options
+    validate: Callable[[], Row] | None
+    seed: int
+    identity: dict[str, Any]
+    together: Together | None
+    rows: list[Row] = field(default_factory=list)
+    best: dict[str, Tensor] = field(default_factory=dict)
+    losses: list[Tensor] = field(default_factory=list)
+    epoch: int = 0
+    batch: int = 0
+    stopped: bool = False
+    interrupted: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        options, together = self.options, self.together
+        self.identity = {**self.identity, **options.described(), "seed": self.seed}
         self.device = choose_device(options.device)
-        self.trainable = [p for p in module.parameters() if p.requires_grad]
+        self.trainable = [p for p in self.module.parameters() if p.requires_grad]
         if not self.trainable:
             raise TrainingError("the network has no parameter to train")
         self.optimiser = make_optimiser(options, self.trainable)
-        self.schedule = Schedule(
-            options.schedule, self.optimiser, steps=options.epochs * len(batches)
-        )
-        self.rows: list[Row] = []
-        self.best: dict[str, Tensor] = {}
-        self.interrupted: Callable[[], bool] = lambda: False
-        self.epoch, self.batch = 0, 0
-        self.losses: list[Tensor] = []
-        self.stopped = False
-        self.together = together
+        steps = options.epochs * len(self.batches)
+        self.schedule = Schedule(options.schedule, self.optimiser, steps=steps)
         # Others go on while one of them writes: several save between epochs, where all agree.
         self.alone = together is None or together.alone
         self.file = None if options.checkpoint is None else Path(options.checkpoint)
@@ -202,26 +201,25 @@ class _Run:
     def _close_epoch(self, seconds: float) -> None:
         losses = torch.stack(self.losses).tolist()
         mean = sum(losses) / len(losses)
-        shared = {} if self.together is None else self.together.closed(mean)
-        mean = shared.get("loss", mean)
-        if not math.isfinite(mean):
-            raise TrainingError(
-                f"the loss became {mean} in epoch {self.epoch + 1}; lower the learning rate "
-                f"(lr={self.options.lr}), or look for extreme inputs"
-            )
         row: Row = {
             "epoch": self.epoch + 1,
             "loss": mean,
             "lr": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
         }
-        row |= shared
+        if self.together is not None:
+            row |= self.together.closed(mean)
+        if not math.isfinite(row["loss"]):
+            raise TrainingError(
+                f"the loss became {row['loss']} in epoch {self.epoch + 1}; lower the learning rate "
+                f"(lr={self.options.lr}), or look for extreme inputs"
+            )
         if self.validate is not None:
             measures = self.validate()
             row |= measures if self.together is None else self.together.agreed(measures)
         self.rows.append(row)
         self.epoch, self.batch = self.epoch + 1, 0
-        self.schedule.after_epoch(row.get(WATCHED, mean))
+        self.schedule.after_epoch(row.get(WATCHED, row["loss"]))
         self._stop_early()
         moment = Moment(self.epoch, self.module, row)
         for callback in self.options.callbacks:

@@ -90,17 +90,9 @@ class Options:
 
     def described(self) -> dict[str, Any]:
         """The options that decide the outcome, as JSON values."""
-        return {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "optimiser": named(self.optimiser),
-            "lr": self.lr,
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
-            "schedule": named(self.schedule),
-            "clip": self.clip,
-            "patience": self.patience,
-        }
+        plain = ("epochs", "batch_size", "lr", "momentum", "weight_decay", "clip", "patience")
+        words = {"optimiser": named(self.optimiser), "schedule": named(self.schedule)}
+        return {name: getattr(self, name) for name in plain} | words
 
 
 class LoopOptions(TypedDict, total=False):
