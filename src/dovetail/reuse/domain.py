@@ -38,14 +38,10 @@ from dovetail.train.options import LoopOptions, Options
 from dovetail.train.self_supervised import (
     SOLVED,
     PretextTraining,
-    chance_of,
-    pretext_step,
-    pretext_validation,
+    Questions,
     refuse_other_answers,
-    refuse_unanswerable,
     without_labels,
 )
-from dovetail.train.supervision import labelled_batches
 
 __all__ = ["DomainAdaptation", "JudgedAdaptation", "Reading", "adapt_domain", "judge_adaptation"]
 
@@ -245,36 +241,19 @@ def adapt_domain(
     in_one = math.ceil(images.size("train") / Options(**settled).batch_size)
     settled.setdefault("epochs", math.ceil(_STEPS / in_one))
     course = Course("domain-adaptation", images, settled, augment=augment, seed=seed)
-    size = course.options.batch_size
     contract = replace(front.contract, preprocess=preprocess or front.contract.preprocess)
     mine = course.copied(front.changed(contract=contract))
     # Both parts normalise by the batch: what they have stored are statistics of the source.
     asked = join(mine, course.copied(rp_head, frozen=True), norms="batch", force=True)
-    refuse_unanswerable(question, asked, images, size)
+    questions = Questions(course, question, asked)
     course.settings |= {
         "pretext": question.described(),
         "norms": norms,
         "start_digest": front.digest,
         "rp_head_digest": rp_head.digest,
     }
-    validate = pretext_validation(question, asked, images, size, seed)
-    before = {} if validate is None else validate()
-    rows = course.run(
-        asked.module,
-        labelled_batches(mine.contract, images, course.augment, size, seed),
-        pretext_step(question, asked),
-        validate=validate,
-    )
-    record = DomainAdaptation(
-        part=front.described,
-        task=images.name,
-        rows=rows,
-        pretext=question.name,
-        chance=chance_of(question, images, size),
-        before=before,
-        space=space,
-        settings=course.settings,
-    )
+    before = questions.validate()
+    record = DomainAdaptation(part=front.described, before=before, space=space, **questions.learn())
     module = mine.module.eval()
     if has_batch_norm(module):
         module = recalibrate(module, calibrating_batches(mine, images, seed=seed))

@@ -25,9 +25,8 @@ from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.averaged import Together
 from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
-from dovetail.train.loop import EpochSource, run_loop
+from dovetail.train.loop import EpochSource, Together, run_loop
 from dovetail.train.options import LoopOptions, Moment, Options
 
 __all__ = ["HEAD", "Course", "Stages", "as_parts", "try_once"]

@@ -3,6 +3,10 @@
 A trainer brings batches, a step that turns a batch into a loss, and a way to validate.  What is
 drawn in an epoch depends on the seed and the epoch's number alone, and a checkpoint inside an epoch
 carries the generators' state: a run that was killed and resumed ends with the same bytes.
+
+Several processes may each run it on their share of the rows and average their weights.  What
+decides how the training goes on (the loss of an epoch, whether to stop, whether to save) is then
+agreed upon, since a process that goes its own way would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -27,22 +31,22 @@ from dovetail.core.errors import DovetailError, FormatError, TrainingError, firs
 from dovetail.core.plain import from_plain
 from dovetail.core.progress import progress
 from dovetail.core.seeds import derived_seed, reseed
-from dovetail.train.averaged import Together
+from dovetail.dist.averaging import Averaging
+from dovetail.dist.group import rank_and_size, told_by_each
 from dovetail.train.checkpoint import (
     Checkpoint,
     Progress,
+    below,
     load_checkpoint,
-    module_tensors,
     optimiser_state,
     random_state,
     restore_optimiser,
     restore_random_state,
 )
 from dovetail.train.fit import WATCHED, Row, best_epoch
-from dovetail.train.optimisers import Schedule, make_optimiser
-from dovetail.train.options import Moment, Options
+from dovetail.train.options import Moment, Options, Schedule, make_optimiser
 
-__all__ = ["EpochSource", "between_steps", "run_loop"]
+__all__ = ["EpochSource", "Together", "between_steps", "run_loop"]
 
 _UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
 """What an optimiser raises whose state is not one of its own."""
@@ -56,6 +60,73 @@ class EpochSource(Protocol):
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of an epoch, from batch ``start`` on."""
         ...
+
+
+class Together:
+    """What a loop asks when its network is averaged with that of other processes.
+
+    >>> from torch import nn
+    >>> together = Together(Averaging(nn.Linear(2, 1)))
+    >>> together.alone, together.closed(0.5), together.either(False, True)
+    (True, {'loss': 0.5}, [False, True])
+    """
+
+    def __init__(self, averaging: Averaging) -> None:
+        self.averaging = averaging
+        self.rank, self.size = rank_and_size()
+        self._seen = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody else."""
+        return self.size == 1
+
+    def stepped(self) -> None:
+        """After a step of the optimiser."""
+        self.averaging.step()
+
+    def closed(self, loss: float) -> dict[str, float]:
+        """End an epoch with the same weights everywhere: the mean loss, and the bits it took."""
+        self.averaging.synchronise()
+        losses = told_by_each(loss)
+        row = {"loss": sum(losses) / self.size}
+        sent = [one["bits a weight"] for one in self.averaging.record().rows[self._seen :]]
+        self._seen += len(sent)
+        return row | ({"bits a weight": sum(sent) / len(sent)} if sent else {})
+
+    def agreed(self, measures: dict[str, float]) -> dict[str, float]:
+        """Process 0's, for all: where a last bit differs, they might choose different epochs."""
+        found: dict[str, float] = told_by_each(measures)[0]
+        return found
+
+    def either(self, *flags: bool) -> list[bool]:
+        """Each flag, raised if any process raised it."""
+        return [any(said) for said in zip(*told_by_each(flags), strict=True)]
+
+    def all_say(self, value: Any) -> bool:
+        """Whether every process says the same."""
+        said = told_by_each(value)
+        return all(other == said[0] for other in said)
+
+    def file(self, path: Path) -> Path:
+        """Where this process keeps its state: momentum and residuals are its own.
+
+        >>> from torch import nn
+        >>> Together(Averaging(nn.Linear(2, 1))).file(Path("run.safetensors")).name
+        'run.safetensors'
+        """
+        return path if self.rank == 0 else path.with_suffix(f".process{self.rank}{path.suffix}")
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What must survive an interruption, as JSON facts and named tensors."""
+        state = self.averaging.state_dict()
+        residuals: dict[str, Tensor] = state.pop("residuals")
+        return state, residuals
+
+    def restore(self, facts: dict[str, Any], residuals: dict[str, Tensor]) -> None:
+        """Go back to what :meth:`state` gave."""
+        self.averaging.load_state_dict({**facts, "residuals": residuals})
+        self._seen = len(facts["rows"])
 
 
 def run_loop(
@@ -248,13 +319,13 @@ class _Run:
             "optimiser": plain,
             "schedule": self.schedule.state(),
         }
-        losses = {"losses": torch.stack(self.losses)} if self.batch else {}
         if self.together is not None:
             facts["together"], residuals = self.together.state()
-            tensors |= residuals
-        best = {f"best/{name}": tensor for name, tensor in self.best.items()}
-        tensors = tensors | module_tensors("module", self.module) | random_state(self.device)
-        Checkpoint(self.identity, facts, tensors | best | losses).save(file)
+            tensors |= below("residual", residuals)
+        tensors |= below("module", self.module.state_dict()) | random_state(self.device)
+        tensors |= below("best", self.best)
+        tensors |= {"losses": torch.stack(self.losses)} if self.batch else {}
+        Checkpoint(self.identity, facts, tensors).save(file)
         self.save_at = time.monotonic() + self.options.checkpoint_seconds
 
     def restore(self) -> bool:
