@@ -31,6 +31,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for
+from dovetail.settings.reuse import Transfer
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
@@ -42,9 +43,6 @@ __all__ = ["READY", "REINITIALISED", "TransferFit", "TransferTrial", "Tried", "t
 
 READY, REINITIALISED = "ready", "reinitialised"
 """The names of the head that is tried, and of the same one drawn anew."""
-
-_LR = 0.01
-"""The learning rate of fine-tuning: what is ready should be improved on, not overwritten."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +248,10 @@ def transfer(
     ('own', True)
     """
     heads = _heads(fronts, head, against, others, seed)
-    epochs = options.get("epochs", 1)
-    if not isinstance(epochs, int) or epochs < 0:
-        raise SettingsError(
-            f"{argument('epochs')} must be a whole number of at least 0, got {epochs!r}"
-        )
-    settled: LoopOptions = {"lr": _LR, **options, "epochs": max(epochs, 1)}
+    epochs = options.get("epochs", Transfer.epochs)
+    Transfer.check({"epochs": epochs})
+    # What is ready should be improved on, not overwritten: smaller steps than usual.
+    settled: LoopOptions = {"lr": Transfer.lr, **options, "epochs": max(epochs, 1)}
     course = Course("transfer", task, settled, augment=augment, seed=seed)
     if course.options.checkpoint is not None or course.options.patience is not None:
         raise SettingsError(

@@ -19,6 +19,7 @@ from dovetail.core.errors import FormatError, SettingsError, first_line
 from dovetail.core.files import read_plain, write_whole
 from dovetail.core.plain import from_plain
 from dovetail.core.records import Record
+from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.dist.averaging import AS_USUAL
 from dovetail.dist.packed_mean import packed
@@ -231,8 +232,7 @@ class Snapshots:
     """
 
     def __init__(self, every: int = 1, folder: str | Path | None = None) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
+        need_least("every", every, 1)
         self._every = every
         self._folder = None if folder is None else Path(folder)
         self._in_memory: dict[int, tuple[dict[str, Tensor] | Path, int | None]] = {}

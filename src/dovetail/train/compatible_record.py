@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dovetail.core.declared import blocks, curves, heatmap, of_each, text, when
+from dovetail.core.declared import Column, blocks, curves, heatmap, of_each, table, text, when
 from dovetail.core.records import Record
-from dovetail.core.views import Cell, Table, View
+from dovetail.core.views import View
 from dovetail.parts.part import Part
 from dovetail.train.fit import Fit, History, Row, kept_epoch
 
@@ -121,27 +121,23 @@ class CompatibleTraining(Record, kind="compatible-training"):
     def _began_alike(self) -> bool:
         return bool(self.settings.get("identical_starts")) and "iiw" not in self.by
 
-    def _reached(self) -> Table:
-        asked = [name for name in ("dcc", "rp") if name in self.by]
-        rows: list[tuple[Cell, ...]] = [
-            (
-                name,
-                self.final.get(f"{name} {OWN}"),
-                *(self.final.get(f"{name} {each} {OWN}") for each in asked),
-            )
-            for name in self.networks
+    def _reached(self) -> list[tuple[str, float | None, float | None, float | None]]:
+        final = self.final.get
+        return [
+            (n, final(f"{n} {OWN}"), final(f"{n} dcc {OWN}"), final(f"{n} rp {OWN}"))
+            for n in self.networks
         ]
-        words = {"dcc": "common classes", "rp": "pretext"}
-        return Table(
-            ("network", "own task", *(words[each] for each in asked)),
-            tuple(rows),
-            ("", ".1%", *(".1%" for _ in asked)),
-            "Accuracy on the validation split",
-        )
 
     shows = (
         text("{summary}"),
-        _reached,
+        table(
+            _reached,
+            Column("network", 0),
+            Column("own task", 1, ".1%"),
+            Column("common classes", 2, ".1%", when=lambda training: "dcc" in training.by),
+            Column("pretext", 3, ".1%", when=lambda training: "rp" in training.by),
+            caption="Accuracy on the validation split",
+        ),
         when(
             "_began_alike",
             text(

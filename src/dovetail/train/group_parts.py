@@ -16,6 +16,7 @@ from dovetail.core.errors import (
     TaskError,
     argument,
     first_line,
+    nearest,
 )
 from dovetail.core.seeds import derived_seed
 from dovetail.objectives.pretext import Pretext
@@ -34,7 +35,9 @@ __all__ = [
     "AUXILIARIES",
     "At",
     "Network",
+    "asked_for",
     "cut_networks",
+    "cut_places",
     "identical_starts",
     "in_space",
     "named_after",
@@ -68,7 +71,7 @@ def cut_networks(
     An adapter behind a front maps its channels to the common count, one before the head maps them
     back to what the head takes.  Both belong to the parts from then on and are trained with them.
     """
-    places = _places(wholes, at)
+    places = cut_places(wholes, at)
     halves = [cut(whole, place) for whole, place in zip(wholes, places, strict=True)]
     ports = [_only_port(front, place) for (front, _), place in zip(halves, places, strict=True)]
     shapes = [port.shape for port in ports]
@@ -78,8 +81,6 @@ def cut_networks(
             "dt.adopt(module, example=x)"
         )
     counts = [shape[0] for shape in shapes if shape]
-    if channels is not None and not (isinstance(channels, int) and channels >= 1):
-        raise SettingsError(f"channels must be a whole number of at least 1, got {channels!r}")
     if channels is None and len(set(counts)) > 1:
         channels = min(count for count in counts if count is not None)
     if len({port.activation for port in ports}) > 1:
@@ -131,7 +132,21 @@ def identical_starts(networks: Sequence[Network]) -> bool:
     return len(networks) > 1 and len({network.front.digest for network in networks}) == 1
 
 
-def _places(wholes: Sequence[Part], at: At) -> list[str]:
+def asked_for(by: Sequence[str], known: Iterable[str], what: str) -> tuple[str, ...]:
+    """Those of the known words that were asked for, in their usual order.
+
+    >>> asked_for(("rp", "dcc"), AUXILIARIES, "way to share a head")
+    ('dcc', 'rp')
+    """
+    wanted, known = (by,) if isinstance(by, str) else tuple(by or ()), tuple(known)
+    for name in wanted:
+        if name not in known:
+            raise SettingsError(f"unknown {what} {name!r}{nearest(str(name), known)}")
+    return tuple(name for name in known if name in wanted)
+
+
+def cut_places(wholes: Sequence[Part], at: At) -> list[str]:
+    """The point of each network: one for all, one for each, or before the output layer."""
     if at is None:
         return [output_point(whole.module) for whole in wholes]
     if isinstance(at, str | CutPoint):

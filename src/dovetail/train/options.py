@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from dovetail.core.errors import FormatError, SettingsError, nearest
+from dovetail.core.errors import FormatError, SettingsError
 from dovetail.settings.train import Loop
 from dovetail.train.checkpoint import alike
 
@@ -173,8 +173,6 @@ def make_optimiser(options: Options, parameters: Iterable[Tensor]) -> Optimizer:
     """
     choice = options.optimiser
     if isinstance(choice, str):
-        if choice not in _NAMED:
-            raise SettingsError(f"unknown optimiser {choice!r}{nearest(choice, _NAMED)}")
         extra: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
         if choice == "sgd":
             extra |= {"momentum": options.momentum, "nesterov": options.momentum > 0}
@@ -230,8 +228,6 @@ class Schedule:
         self._scheduler: LRScheduler | None = None
         self._factor: Callable[[float], float] | None = None
         if isinstance(choice, str):
-            if choice not in SCHEDULES:
-                raise SettingsError(f"unknown schedule {choice!r}{nearest(choice, SCHEDULES)}")
             self._factor = SCHEDULES[choice]
         elif _makes_scheduler(choice):
             self._scheduler = choice(optimiser)

@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from dovetail.core.errors import SettingsError, nearest
+from dovetail.core.errors import SettingsError
 from dovetail.measure.evaluate import measure
 from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.contract import Contract
 from dovetail.parts.cutting import cut
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
+from dovetail.settings.train import Modular
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task, as_float
@@ -198,8 +199,7 @@ def head_loss(choice: str | Loss) -> Loss:
     """
     if not isinstance(choice, str):
         return choice
-    if choice not in _HEAD_LOSSES:
-        raise SettingsError(f"unknown head_loss {choice!r}{nearest(choice, _HEAD_LOSSES)}")
+    Modular.check({"head_loss": choice})
     return _HEAD_LOSSES[choice]
 
 
@@ -233,23 +233,21 @@ class TargetScale:
             return outputs
         return outputs * self.std.to(outputs) + self.mean.to(outputs)
 
+    @torch.no_grad()
     def fold(self) -> None:
         """Make the layer give natural units."""
         if self.layer is not None:
-            with torch.no_grad():
-                self.layer.weight.mul_(self.std.to(self.layer.weight)[:, None])
-                self.layer.bias.mul_(self.std.to(self.layer.bias)).add_(
-                    self.mean.to(self.layer.bias)
-                )
+            weight, bias = self.layer.weight, self.layer.bias
+            weight.mul_(self.std.to(weight)[:, None])
+            bias.mul_(self.std.to(bias)).add_(self.mean.to(bias))
 
+    @torch.no_grad()
     def unfold(self) -> None:
         """Undo :meth:`fold`, for a network that was trained before."""
         if self.layer is not None:
-            with torch.no_grad():
-                self.layer.weight.div_(self.std.to(self.layer.weight)[:, None])
-                self.layer.bias.sub_(self.mean.to(self.layer.bias)).div_(
-                    self.std.to(self.layer.bias)
-                )
+            weight, bias = self.layer.weight, self.layer.bias
+            weight.div_(self.std.to(weight)[:, None])
+            bias.sub_(self.mean.to(bias)).div_(self.std.to(bias))
 
 
 NATURAL = TargetScale(torch.zeros(()), torch.ones(()), None)
