@@ -85,10 +85,6 @@ def end_to_end(
     if start.contract.kind == "regression" and start.origin.how == "train":
         scale.unfold()
 
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = (tensor.to(course.device) for tensor in batch)
-        return loss(part.module(inputs), scale.standard(targets))
-
     course.identity["own_loss"] = own_loss
     course.settings |= {
         "loss": getattr(loss, "__name__", type(loss).__name__),
@@ -109,7 +105,7 @@ def end_to_end(
         labelled_batches(
             part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
         ),
-        step,
+        course.descent(part.module, lambda y, targets: loss(y, scale.standard(targets))),
         validate=validation(part, task, loss, scale),
         seed=mine,
         together=together,

@@ -19,10 +19,10 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError, argument
+from dovetail.core.errors import SettingsError, TaskError
 from dovetail.objectives.pairwise import Pairwise
 from dovetail.parts.contract import Preprocess
-from dovetail.parts.cutting import CutPoint, cut_all, output_point
+from dovetail.parts.cutting import CutPoint
 from dovetail.parts.modules import digest_of
 from dovetail.parts.part import Part, as_part
 from dovetail.settings.train import Modular
@@ -30,13 +30,13 @@ from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Task
 from dovetail.train.fit import WATCHED, Fit, ModuleHistory, Row
-from dovetail.train.frame import HEAD, Course, Stages, try_once
+from dovetail.train.frame import HEAD, Course, Stages, trainable, try_once
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.pair_batches import Body, Objective, PairSupervision
-from dovetail.train.supervision import Loss, batches_behind, below, validation_behind
+from dovetail.train.supervision import Loss, batches_behind, validation_behind
 from dovetail.train.supervision import head_loss as loss_named
 
-__all__ = ["chosen_points", "modular", "refuse_unfit", "trainable"]
+__all__ = ["modular"]
 
 _HEAD_STEPS = 300
 """An output module takes at least so many steps, however few examples it has."""
@@ -110,18 +110,17 @@ def modular(
     )
     whole.module.eval()
     try_once(whole, labelled)
-    points = chosen_points(whole, at)
-    modules = cut_all(whole, at=points)
-    refuse_unfit(modules, points)
+    stages = Stages(course, whole, at)
     if chosen.batch_size < 2:
         raise SettingsError("batch_size must be at least 2: one example makes no pair")
     # All at once: an objective that is undefined somewhere fails before any epoch.
-    objectives = [objective_for(objective, m.contract.gives[0].activation) for m in modules[:-1]]
+    *bodies, head = stages.modules
+    objectives = [objective_for(objective, body.contract.gives[0].activation) for body in bodies]
     words = objective_words(objective)
     head_words = head_loss if isinstance(head_loss, str) else named(head_loss)
     course.settings |= {
         "objective": words,
-        "at": list(points),
+        "at": list(stages.points),
         **told.described(),
         "labels_per_class": labels_per_class,
         "head_loss": head_words,
@@ -129,28 +128,22 @@ def modular(
         "labels_fingerprint": labelled.fingerprint,
         "start_digest": start.digest,
     }
-    stages, histories = Stages(course, whole), []
-    for number, (module, proxy) in enumerate(zip(modules, objectives, strict=False)):
+    histories = []
+    for number, (module, proxy) in enumerate(zip(bodies, objectives, strict=True)):
         name = f"module{number + 1}"
         if not trainable(module.module):
             histories.append(ModuleHistory(name, "frozen"))
             continue
-        before = below(whole, points[number - 1] if number else None)
-        body = Body(module, before, task, told, proxy, chosen.batch_size, stages.seed_of(name))
+        before, own_seed = stages.before(number), stages.seed_of(name)
+        body = Body(module, before, task, told, proxy, chosen.batch_size, own_seed)
         history = stages.run(
             name, words, module.module, body.batches(), body.step, body.validation()
         )
         histories.append(replace(history, rows=tuple(map(_as_proxy, history.rows))))
 
-    head, before = modules[-1], below(whole, points[-1])
-    batches = batches_behind(
-        before, labelled, course.augment, chosen.batch_size, stages.seed_of(HEAD)
-    )
+    before, own_seed = stages.before(len(bodies)), stages.seed_of(HEAD)
+    batches = batches_behind(before, labelled, course.augment, chosen.batch_size, own_seed)
     enough = max(chosen.epochs, math.ceil(_HEAD_STEPS / len(batches)))
-
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = (tensor.to(course.device) for tensor in batch)
-        return loss(head(inputs), targets)
 
     options_of_head = replace(
         chosen,
@@ -158,11 +151,12 @@ def modular(
         # The labels of the validation split would be more than the few that were asked for.
         patience=chosen.patience if labels_per_class is None else None,
     )
+    step = course.descent(head, loss)
     validate = validation_behind(before, head, whole, labelled, loss)
     histories.append(
         stages.run(HEAD, head_words, head.module, batches, step, validate, options_of_head)
     )
-    return stages.fit(start, points, histories)
+    return stages.fit(start, histories)
 
 
 def _labelled(task: Task, head_task: Task | None, per_class: int | None, seed: int) -> Task:
@@ -222,49 +216,3 @@ def objective_words(choice: str | Objective) -> str:
         weights = f" {digest_of(choice)[:8]}" if choice.state_dict() else ""
         return f"{choice!r}{weights}"
     return named(choice)
-
-
-# Where to cut a network that is to be trained in modules ------------------------------------------
-
-
-At = str | CutPoint | Sequence[str | CutPoint]
-
-
-def chosen_points(whole: Part, at: At | None) -> tuple[str, ...]:
-    """The names of the points to cut at; without any said, the one before the output layer.
-
-    >>> from dovetail.parts.part import build
-    >>> chosen_points(build("lenet5"), None), chosen_points(build("lenet5"), ["conv2", "fc2"])
-    (('fc2',), ('conv2', 'fc2'))
-    """
-    if at is None:
-        return (output_point(whole.module),)
-    named = (at,) if isinstance(at, str | CutPoint) else tuple(at)
-    if not named:
-        raise CutError(
-            f"{argument('at', ...)} names no point; leave it out to cut before the output layer"
-        )
-    return tuple(str(place) for place in named)
-
-
-def trainable(module: nn.Module) -> bool:
-    """Whether there is a weight to train.
-
-    >>> trainable(nn.Linear(1, 1)), trainable(nn.ReLU())
-    (True, False)
-    """
-    return any(p.requires_grad for p in module.parameters())
-
-
-def refuse_unfit(modules: Sequence[Part], at: Sequence[str]) -> None:
-    """Refuse modules that hand over several tensors, or that leave nothing to train."""
-    for module, place in zip(modules, at, strict=False):
-        if len(module.contract.gives) > 1:
-            raise CutError(
-                f"{len(module.contract.gives)} tensors cross at {place!r}, and a kernel is of one; "
-                "take a point that dt.cut_points lists"
-            )
-    if not trainable(modules[-1].module):
-        raise TrainingError(
-            f"behind {at[-1]!r} there is no weight to train; the output module needs one"
-        )
