@@ -18,10 +18,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from dovetail.core.declared import Column, figure, table, text
+from dovetail.core.declared import Column, figure, table, text, when
 from dovetail.core.errors import ContractError, TaskError, argument
 from dovetail.core.records import Record
-from dovetail.core.views import Text, View
 from dovetail.measure.intervals import PairedDifference, paired_difference
 from dovetail.measure.joined import answers, calibrating_batches, joined
 from dovetail.objectives.pretexts import Pretext, pretext_named
@@ -52,7 +51,12 @@ does not need is kept only by not moving far."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
+class DomainAdaptation(
+    PretextTraining,
+    kind="domain-adaptation",
+    title="Adapting {part} to {task}",
+    brief="{part} to {task} by {pretext}: {rows!n} epochs{_solved}, chance {chance:.4g}",
+):
     """How a front was adapted by a pretext, with what it answered ``before``.
 
     >>> row = {"epoch": 1, "loss": 0.5, SOLVED: 0.875}
@@ -65,23 +69,18 @@ class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
     space: str | None = None
 
     @property
-    def title(self) -> str:
-        """What was adapted to what."""
-        return f"Adapting {self.part} to {self.task}"
-
-    @property
     def asked_twice(self) -> bool:
         """Whether the pretext was validated before and after."""
         return SOLVED in self.before and SOLVED in self.final
 
-    def view(self) -> View:
-        """As of any training by a pretext, after what changed."""
-        change = (Text(self._change()),) if self.asked_twice else ()
-        trust = "Front and heads say no space, so that they belong together was taken on trust."
-        unsaid = (Text(trust, style="warning"),) if self.space is None else ()
-        return (*change, *super().view(), *unsaid)
+    @property
+    def _solved(self) -> str:
+        both = (measures.get(SOLVED) for measures in (self.before, self.final))
+        return ", solved {:.4g} -> {:.4g}".format(*both) if self.asked_twice else ""
 
-    def _change(self) -> str:
+    @property
+    def change(self) -> str:
+        """What the questions say of it, before and after."""
         before, after = self.before[SOLVED], self.final[SOLVED]
         says = (
             f"Through the frozen head {before:.1%} of the questions about the new domain were "
@@ -96,14 +95,17 @@ class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
             return says + "The pretext gained nothing, so do not expect the classes to."
         return says + "Whether the classes gained, only labels can tell: reuse.judge_adaptation."
 
-    def __repr__(self) -> str:
-        solved = ""
-        if self.asked_twice:
-            solved = f", solved {self.before[SOLVED]:.4g} -> {self.final[SOLVED]:.4g}"
-        return (
-            f"DomainAdaptation({self.part} to {self.task} by {self.pretext}: {len(self.rows)} "
-            f"epochs{solved}, chance {self.chance:.4g})"
-        )
+    shows = (
+        when("asked_twice", text("{change}")),
+        *PretextTraining.shows,
+        when(
+            lambda adaptation: adaptation.space is None,
+            text(
+                "Front and heads say no space, so that they belong together was taken on trust.",
+                "warning",
+            ),
+        ),
+    )
 
 
 @dataclass(frozen=True)

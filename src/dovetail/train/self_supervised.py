@@ -289,7 +289,10 @@ class Questions:
 
 @dataclass(frozen=True, kw_only=True)
 class PretextTraining(
-    Training, kind="pretext-training", title="Training {part} on {task} by {pretext}"
+    Training,
+    kind="pretext-training",
+    title="Training {part} on {task} by {pretext}",
+    brief="{part} on {task} by {pretext}: {rows!n} epochs{_solved}, chance {chance:.4g}",
 ):
     """How a training by a pretext went, with what guessing would have reached beside it.
 
@@ -304,6 +307,10 @@ class PretextTraining(
     @property
     def _validated(self) -> bool:
         return SOLVED in self.final
+
+    @property
+    def _solved(self) -> str:
+        return f", solved {self.final[SOLVED]:.4g}" if self._validated else ""
 
     def _beside_chance(self) -> list[Row]:
         return [{**row, "chance": self.chance} for row in self.rows]
@@ -331,10 +338,3 @@ class PretextTraining(
             ),
         ),
     )
-
-    def __repr__(self) -> str:
-        told = f", solved {self.final[SOLVED]:.4g}" if SOLVED in self.final else ""
-        return (
-            f"PretextTraining({self.part} on {self.task} by {self.pretext}: {len(self.rows)} "
-            f"epochs{told}, chance {self.chance:.4g})"
-        )
