@@ -287,10 +287,9 @@ def _part(trained: Part, epoch: int, weights: dict[str, Tensor] | Path, number: 
         raise SettingsError(
             f"the weights of epoch {epoch} are not of this network: {first_line(error)}"
         ) from None
-    gives = tuple(replace(port, space=None) for port in trained.contract.gives)
     settings: dict[str, Any] = {**trained.origin.settings, "kept_epoch": epoch}
     origin = replace(trained.origin, settings=settings, measured={})
-    contract = replace(trained.contract, gives=gives)
+    contract = trained.contract.in_space(None)
     whole = trained.changed(module=module, contract=contract, origin=origin)
     if number is None:
         return whole

@@ -195,9 +195,8 @@ class Course:
 
     def finished(self, part: Part, parents: Iterable[Part], measured: Mapping[str, float]) -> Part:
         """The trained part.  Training renews what it means: the start's space is not kept."""
-        gives = tuple(replace(port, space=None) for port in part.contract.gives)
         part.module.eval()
-        contract = replace(part.contract, gives=gives)
+        contract = part.contract.in_space(None)
         return part.changed(origin=self.origin(parents, measured), contract=contract)
 
 

@@ -206,13 +206,8 @@ def why_stuck(head: Part, shape: Shape) -> str | None:
 
 def in_space(part: Part, space: str | None, *, takes: bool = False) -> Part:
     """The part with what it gives, or takes, in a space; itself if it is of that space already."""
-    contract = part.contract
-    ports = contract.takes if takes else contract.gives
-    if all(port.space == space for port in ports):
-        return part
-    moved = tuple(replace(port, space=space) for port in ports)
-    changed = replace(contract, takes=moved) if takes else replace(contract, gives=moved)
-    return part.changed(contract=changed)
+    contract = part.contract.in_space(space, takes=takes)
+    return part if contract == part.contract else part.changed(contract=contract)
 
 
 def named_after(prefix: str, heads: Iterable[Auxiliary]) -> str:
