@@ -125,7 +125,7 @@ def compatible(
     """
     starts, taught = as_parts(models), [tasks] if isinstance(tasks, Task) else list(tasks)
     course = Course("compatible", taught, options, augment=augment, seed=seed)
-    Compatible.check({"scheme": scheme, "channels": channels})
+    Compatible.check({"scheme": scheme})
     by = _ordered(by, starts, taught)
     asked, shares = pretext_named(pretext), _shares(weights, unit_weight)
     names = numbered(task.name for task in taught)

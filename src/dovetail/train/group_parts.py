@@ -26,6 +26,7 @@ from dovetail.parts.heads import copy_by_class, head_like
 from dovetail.parts.joining import adapter, join
 from dovetail.parts.modules import digest_of, evaluating
 from dovetail.parts.part import Part
+from dovetail.settings.train import Compatible
 from dovetail.tasks.task import Task
 from dovetail.train.frame import Course
 from dovetail.train.group import Auxiliary, Member
@@ -71,6 +72,7 @@ def cut_networks(
     An adapter behind a front maps its channels to the common count, one before the head maps them
     back to what the head takes.  Both belong to the parts from then on and are trained with them.
     """
+    Compatible.check({"channels": channels})
     places = cut_places(wholes, at)
     halves = [cut(whole, place) for whole, place in zip(wholes, places, strict=True)]
     ports = [_only_port(front, place) for (front, _), place in zip(halves, places, strict=True)]
