@@ -28,8 +28,7 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.tasks.batches import Batches
 from dovetail.train.loop import run_loop
-from dovetail.train.optimisers import one_cycle
-from dovetail.train.options import Options
+from dovetail.train.options import Options, one_cycle
 
 LIMIT = 1.05
 EPOCHS = 2

@@ -15,7 +15,7 @@ from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
-from dovetail.train.body import Body
+from dovetail.train.pair_batches import Body
 from dovetail.train.supervision import LOSSES
 
 

@@ -171,7 +171,7 @@ def test_one_validation_example_has_no_statistics_of_a_batch(task):
         ({"by": ("rp",)}, SettingsError, "must have 'dcc'"),
         ({"by": ("dcc", "iiw")}, SettingsError, "unknown way"),
         ({"channels": 0}, SettingsError, "channels must be"),
-        ({"at": ("hidden1",)}, SettingsError, "1 points for 2 models"),
+        ({"at": ("hidden1",)}, SettingsError, "1 points for 2 networks"),
         ({"names": ("a", "a")}, SettingsError, "a name of its own"),
         ({"names": ("a",)}, SettingsError, "a name of its own"),
         ({"head": fresh_head(mlp(7), "hidden1", 3)}, ContractError, "say channels=7"),

@@ -466,9 +466,9 @@ def test_inputs_that_the_front_does_not_take(wide, narrow):
 def test_mistakes_are_told(wide, narrow, digits, tmp_path):
     with pytest.raises(ContractError, match="no front of the head's space"):
         explain_fit(wide[0], narrow[1], reference=wide[0])
-    with pytest.raises(SettingsError, match="limit must be a whole number of at least 2"):
+    with pytest.raises(SettingsError, match="limit must be at least 2"):
         explain_fit(wide[0], narrow[1], limit=1)
-    with pytest.raises(SettingsError, match="epochs must be a whole number"):
+    with pytest.raises(SettingsError, match="epochs must be at least 1"):
         explain_fit(wide[0], narrow[1], epochs=0)
     with pytest.raises(SettingsError, match="task must be a Task"):
         explain_fit(wide[0], narrow[1], "digits")

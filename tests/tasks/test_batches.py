@@ -12,12 +12,10 @@ IMAGES = torch.rand(23, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(23)
 
 
-@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 3), st.integers(0, 5), st.booleans())
-def test_resuming_gives_the_batches_of_an_unbroken_epoch(count, size, epoch, start, shuffle):
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 3), st.integers(0, 5))
+def test_resuming_gives_the_batches_of_an_unbroken_epoch(count, size, epoch, start):
     x = torch.rand(count, 1, 4, 4)
-    batches = Batches(
-        x, torch.arange(count), size, seed=2, shuffle=shuffle, augment=Augment.parse("shift:1,flip")
-    )
+    batches = Batches(x, torch.arange(count), size, seed=2, augment=Augment.parse("shift:1,flip"))
     whole = list(batches.epoch(epoch))
     rest = list(batches.epoch(epoch, start))
     assert len(whole) == len(batches)
@@ -27,20 +25,18 @@ def test_resuming_gives_the_batches_of_an_unbroken_epoch(count, size, epoch, sta
         assert torch.equal(y1, y2)
 
 
-@given(st.integers(1, 40), st.integers(1, 12), st.booleans())
-def test_an_epoch_visits_every_example_once_but_for_a_lone_last_one(count, size, shuffle):
-    batches = Batches(torch.zeros(count, 1), torch.arange(count), size, shuffle=shuffle)
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_an_epoch_visits_every_example_once_but_for_a_lone_last_one(count, size):
+    batches = Batches(torch.zeros(count, 1), torch.arange(count), size)
     sizes, seen = [], []
     for _, targets in batches.epoch(0):
         sizes.append(len(targets))
         seen += targets.tolist()
-    dropped = shuffle and count > size > 1 and count % size == 1
+    dropped = count > size > 1 and count % size == 1
     assert len(set(seen)) == len(seen) == count - dropped
     assert all(length == size for length in sizes[:-1])
-    if shuffle and count > 1 and size > 1:
+    if count > 1 and size > 1:
         assert min(sizes) > 1
-    if not shuffle:
-        assert seen == list(range(count))
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -80,8 +76,6 @@ def test_rows_are_chosen_without_a_copy_of_the_data():
     for (x1, y1), (x2, y2) in zip(chosen.epoch(0), copied.epoch(0), strict=True):
         assert torch.equal(x1, x2)
         assert torch.equal(y1, y2)
-    in_order = Batches(IMAGES, LABELS, 5, shuffle=False, rows=rows)
-    assert next(in_order.epoch(0))[1].tolist() == rows.tolist()
 
 
 def test_bytes_become_floats_on_the_batch():
@@ -91,11 +85,10 @@ def test_bytes_become_floats_on_the_batch():
 
 
 def test_writing_to_a_batch_leaves_the_data_alone():
-    for shuffle in (True, False):
-        before = IMAGES.clone()
-        for inputs, _ in Batches(IMAGES, LABELS, 23, shuffle=shuffle).epoch(0):
-            inputs.zero_()
-        assert torch.equal(IMAGES, before)
+    before = IMAGES.clone()
+    for inputs, _ in Batches(IMAGES, LABELS, 23).epoch(0):
+        inputs.zero_()
+    assert torch.equal(IMAGES, before)
 
 
 @pytest.mark.parametrize(

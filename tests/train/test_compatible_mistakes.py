@@ -63,7 +63,7 @@ def strangers():
         ({"common": ["ell", "ell"]}, TaskError, "two classes or more"),
         ({"common_limit": 1}, SettingsError, "not one example of each class"),
         ({"at": ["conv2"]}, SettingsError, "at= names 1 points for 2 networks"),
-        ({"channels": 0}, SettingsError, "channels must be a whole number of at least 1"),
+        ({"channels": 0}, SettingsError, "channels must be at least 1, got 0"),
         ({"epochs": 0}, SettingsError, "epochs must be at least 1"),
     ],
     ids=str,

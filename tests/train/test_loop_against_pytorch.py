@@ -11,7 +11,7 @@ from train.bare_loop import rate, train_barely
 from dovetail.core.errors import SettingsError
 from dovetail.parts.part import Part
 from dovetail.train.end_to_end import end_to_end
-from dovetail.train.optimisers import SCHEDULES, Schedule
+from dovetail.train.options import SCHEDULES, Schedule
 
 OPTIMISERS = {
     "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),

@@ -14,13 +14,13 @@ from dovetail.core.seeds import derived_seed
 from dovetail.measure.evaluate import evaluate
 from dovetail.measure.forward import prepare
 from dovetail.objectives.pairwise import Pairwise, mean_kernel
-from dovetail.parts.cutting import cut
+from dovetail.parts.cutting import cut, output_point
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.task import Task
 from dovetail.train import modular
-from dovetail.train.modular import ModularTraining, output_point
+from dovetail.train.fit import ModularTraining
 
 
 def weights(module):

@@ -17,8 +17,7 @@ from dovetail.tasks.batches import Batches
 from dovetail.train import end_to_end
 from dovetail.train.checkpoint import MOST_HEADER_BYTES, Checkpoint, load_checkpoint
 from dovetail.train.loop import run_loop
-from dovetail.train.optimisers import Schedule
-from dovetail.train.options import Options
+from dovetail.train.options import Options, Schedule
 
 CALLS = 15  # of the loss: 3 epochs of 4 steps and a validation
 

@@ -79,7 +79,7 @@ _OURS = {
     "resnet8": "resnet",
     "resnet20": "resnet",
     "resnet56": "resnet",
-    "wideresnet16": "wideresnet",
+    "wideresnet16": "resnet",
     "vgg13": "vgg",
     "mobilenetv2": "mobilenet",
     "efficientnet-lite0": "efficientnet",

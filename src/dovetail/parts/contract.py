@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dovetail.core.errors import ContractError, shown
@@ -125,6 +125,16 @@ class Contract:
         if len(set(names)) < len(names):
             twice = next(name for name, count in Counter(names).items() if count > 1)
             raise ContractError(f"the class {shown(twice)} is named twice")
+
+    def in_space(self, space: str | None, *, takes: bool = False) -> Contract:
+        """The contract with all that is given, or taken, in one space, or in none.
+
+        >>> Contract().in_space("fc/1f").gives[0].space
+        'fc/1f'
+        """
+        ports = self.takes if takes else self.gives
+        moved = tuple(replace(port, space=space) for port in ports)
+        return replace(self, takes=moved) if takes else replace(self, gives=moved)
 
     def obstacles(self, other: Contract) -> list[str]:
         """Say why what this part gives cannot enter ``other`` at all."""

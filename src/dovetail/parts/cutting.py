@@ -97,12 +97,7 @@ def cut(
     return (
         Part(
             halves.front,
-            Contract(
-                takes,
-                crossing,
-                preprocess=part.contract.preprocess,
-                inputs=part.contract.inputs,
-            ),
+            Contract(takes, crossing, part.contract.preprocess, inputs=part.contract.inputs),
             None if part.recipe is None else Cut(part.recipe, name, "front"),
             origin,
         ),
@@ -149,11 +144,9 @@ def _in_shared_spaces(whole: Part, at: list[str], chain: list[Part]) -> tuple[Pa
     """The pieces with the spaces that single cuts of the whole would mint: they are the same."""
     spaces = [_mint_space(split(whole.module, name).front, name, whole.contract) for name in at]
     for i, space in enumerate(spaces):
-        before, after = chain[i].contract, chain[i + 1].contract
-        gives = tuple(replace(port, space=space) for port in before.gives)
-        takes = tuple(replace(port, space=space) for port in after.takes)
-        chain[i] = chain[i].changed(contract=replace(before, gives=gives))
-        chain[i + 1] = chain[i + 1].changed(contract=replace(after, takes=takes))
+        before, after = chain[i], chain[i + 1]
+        chain[i] = before.changed(contract=before.contract.in_space(space))
+        chain[i + 1] = after.changed(contract=after.contract.in_space(space, takes=True))
     return tuple(chain)
 
 

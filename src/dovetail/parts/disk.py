@@ -283,9 +283,7 @@ def card(contract: Contract, recipe: Recipe, origin: Origin, digest: str) -> str
     >>> print(card(Contract(), Build("mlp"), Origin(how="build"), "1f" * 32).splitlines()[1])
     library_name: dovetail
     """
-    head = ["---", "library_name: dovetail", "tags:", "- dovetail"]
-    if origin.task:
-        head += ["datasets:", f"- {json.dumps(origin.task)}"]
+    datasets = f"datasets:\n- {json.dumps(origin.task)}\n" if origin.task else ""
     rows = [
         *(f"| takes | {_port(port)} |" for port in contract.takes),
         *(f"| gives | {_port(port)} |" for port in contract.gives),
@@ -298,26 +296,13 @@ def card(contract: Contract, recipe: Recipe, origin: Origin, digest: str) -> str
     rows += [f"| parent | `{parent[:12]}` |" for parent in origin.parents]
     rows += [f"| {_cell(name)} | {value:.4g} |" for name, value in origin.measured.items()]
     rows.append(f"| weights | sha256 `{digest[:12]}` |")
-    return "\n".join(
-        [
-            *head,
-            "---",
-            "",
-            "# A part made by dovetail",
-            "",
-            "| | |",
-            "|---|---|",
-            *rows,
-            "",
-            "Recipe:",
-            "",
-            "```json",
-            json.dumps(to_plain(recipe), indent=2, sort_keys=True),
-            "```",
-            "",
-            "Load it with `dovetail.from_pretrained(folder)`.",
-            "",
-        ]
+    table = "\n".join(["| | |", "|---|---|", *rows])
+    built = json.dumps(to_plain(recipe), indent=2, sort_keys=True)
+    return (
+        f"---\nlibrary_name: dovetail\ntags:\n- dovetail\n{datasets}---\n\n"
+        f"# A part made by dovetail\n\n{table}\n\n"
+        f"Recipe:\n\n```json\n{built}\n```\n\n"
+        "Load it with `dovetail.from_pretrained(folder)`.\n"
     )
 
 

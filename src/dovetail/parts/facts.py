@@ -50,21 +50,13 @@ class Origin:
     settings: dict[str, Any] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
 
-    def of_child(
-        self,
-        digest: str,
-        how: str,
-        settings: Mapping[str, Any],
-        measured: Mapping[str, float] | None = None,
-    ) -> Origin:
+    def of_child(self, digest: str, how: str, settings: Mapping[str, Any]) -> Origin:
         """The origin of what is made of the one part with this origin and digest: its task too.
 
         >>> Origin(how="train", task="digits").of_child("1f" * 32, "cut", {"at": "conv2"}).task
         'digits'
         """
-        return Origin(
-            how, (digest,), self.task, self.task_fingerprint, dict(settings), dict(measured or {})
-        )
+        return Origin(how, (digest,), self.task, self.task_fingerprint, dict(settings))
 
 
 FORMAT = 1

@@ -67,8 +67,7 @@ def head_like(head: Part, outputs: int | tuple[str, ...] | list[str], *, seed: i
     with seeded(seed, "head"):
         module = _resized(head, count) if recipe is None else rebuild(recipe)
     contract = replace(
-        head.contract,
-        takes=tuple(replace(port, space=None) for port in head.contract.takes),
+        head.contract.in_space(None, takes=True),
         gives=(Port((count,), head.contract.gives[0].dtype),),
         classes=names,
         kind="classes",

@@ -77,14 +77,10 @@ def join(
     if norms == "recalibrated" and data is not None:
         module = recalibrate(module, data)
     changed = norms != "stored" and has_batch_norm(module)
-    contract = Contract(
-        chain[0].contract.takes,
-        _given(chain[-1], lost=any(forced) or changed),
-        chain[0].contract.preprocess,
-        chain[-1].contract.classes,
-        chain[-1].contract.kind,
-        chain[0].contract.inputs,
-    )
+    first, last = chain[0].contract, chain[-1].contract
+    if any(forced) or changed:  # behind a forced seam, or with other norms, it means another thing
+        last = last.in_space(None)
+    contract = replace(last, takes=first.takes, preprocess=first.preprocess, inputs=first.inputs)
     origin = Origin(
         how="join",
         parents=tuple(part.digest for part in chain),
@@ -135,12 +131,6 @@ def _with_adapters(chain: list[Part], seed: int) -> list[Part]:
             result.append(adapter(before, after, seed=seed))
         result.append(after)
     return result
-
-
-def _given(last: Part, lost: bool) -> tuple[Port, ...]:
-    """What the last part gives; behind a forced seam or other norms it means something else."""
-    gives = last.contract.gives
-    return tuple(replace(port, space=None) for port in gives) if lost else gives
 
 
 def _refuse_misfits(before: Part, after: Part, force: bool) -> bool:

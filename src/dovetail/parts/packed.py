@@ -112,13 +112,7 @@ def _longest_index(wanted: Described) -> int:
     return 65536 + lengths + sum(6 * len(name.encode()) + 8192 for name in wanted)
 
 
-def with_packed(
-    part: Part,
-    container: bytes,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    measured: Mapping[str, float] | None = None,
-) -> Part:
+def with_packed(part: Part, container: bytes, *, settings: Mapping[str, Any] | None = None) -> Part:
     """A new part with the weights that a container of this part's weights decodes to.
 
     Its contract stays, and with it its spaces: what fitted the part fits the packed one.  Its
@@ -140,7 +134,7 @@ def with_packed(
             f"number of bits ({argument('bits', ...)}), or keep them exactly "
             f"({argument('lossless', ...)})"
         )
-    origin = part.origin.of_child(part.digest, "pack", settings or {}, measured)
+    origin = part.origin.of_child(part.digest, "pack", settings or {})
     return part.changed(module=module, origin=origin, packed=container)
 
 

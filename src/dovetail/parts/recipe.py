@@ -9,8 +9,8 @@ a direction of its weights to what another recipe builds::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dovetail.core.errors import FormatError, RecipeError, nearest, shown
 from dovetail.core.plain import from_plain, to_plain
@@ -53,79 +53,72 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Cut:
+class _Operator:
+    """What is written as the name of an operator and its fields."""
+
+    operator: ClassVar[str]
+
+    def to_plain(self) -> dict[str, Any]:
+        """The expression as JSON."""
+        named = {each.name: to_plain(getattr(self, each.name)) for each in fields(self)}
+        return {self.operator: named}
+
+
+@dataclass(frozen=True)
+class Cut(_Operator):
     """Keep one side of a cut.
 
     >>> to_plain(Cut(Build("mlp"), "hidden1", "back"))["cut"]["side"]
     'back'
     """
 
+    operator = "cut"
     of: Recipe
     at: str
     side: Literal["front", "back"]
 
-    def to_plain(self) -> dict[str, Any]:
-        """The expression as JSON."""
-        return {"cut": {"of": to_plain(self.of), "at": self.at, "side": self.side}}
-
 
 @dataclass(frozen=True)
-class Join:
+class Join(_Operator):
     """Chain several; ``norms`` says which statistics their batch norms use.
 
     >>> to_plain(Join((Build("mlp"), Build("mlp"))))["join"]["norms"]
     'stored'
     """
 
+    operator = "join"
     parts: tuple[Recipe, ...]
     norms: Literal["stored", "batch"] = "stored"
 
-    def to_plain(self) -> dict[str, Any]:
-        """The expression as JSON."""
-        return {"join": {"parts": to_plain(self.parts), "norms": self.norms}}
-
 
 @dataclass(frozen=True)
-class Adapter:
+class Adapter(_Operator):
     """A linear map of channels: 1×1 convolution on maps, a dense layer on vectors.
 
     >>> to_plain(Adapter(16, 32, maps=True))
     {'adapter': {'takes': 16, 'gives': 32, 'maps': True}}
     """
 
+    operator = "adapter"
     takes: int
     gives: int
     maps: bool
 
-    def to_plain(self) -> dict[str, Any]:
-        """The expression as JSON."""
-        return {"adapter": {"takes": self.takes, "gives": self.gives, "maps": self.maps}}
-
 
 @dataclass(frozen=True)
-class Linearize:
+class Linearize(_Operator):
     """Move along a direction of the weights, linearly; see :class:`LinearizedNetwork`.
 
     >>> to_plain(Linearize(Build("mlp"), 3, ("head.bias",)))["linearise"]["moves"]
     ['head.bias']
     """
 
+    operator = "linearise"
     of: Recipe
     outputs: int
     moves: tuple[str, ...] | None = None
     projected: int | None = None
     follows_network: bool = True
-
-    def to_plain(self) -> dict[str, Any]:
-        """The expression as JSON."""
-        fields = {
-            "of": to_plain(self.of),
-            "outputs": self.outputs,
-            "moves": to_plain(self.moves),
-            "projected": self.projected,
-            "follows_network": self.follows_network,
-        }
-        return {"linearise": fields}
 
 
 Recipe = Build | Cut | Join | Adapter | Linearize
@@ -133,7 +126,7 @@ Recipe = Build | Cut | Join | Adapter | Linearize
 _OPERATORS = ("build", "cut", "join", "adapter", "linearise")
 
 
-def read_recipe(value: Any, where: str = "recipe", *, check: bool = True) -> Recipe:
+def read_recipe(value: Any, *, check: bool = True) -> Recipe:
     """Parse a recipe and refuse whatever is not one, building nothing.
 
     Without ``check`` the builders it names need not be known here: enough to list, not to build.
@@ -143,9 +136,9 @@ def read_recipe(value: Any, where: str = "recipe", *, check: bool = True) -> Rec
     ...
     dovetail.core.errors.RecipeError: recipe: unknown operator 'run'; there is build, cut, ...
     """
-    _check_size(value, where)
+    _check_size(value)
     try:
-        recipe = _read(value, where, depth=0)
+        recipe = _read(value, "recipe", depth=0)
     except FormatError as error:
         raise RecipeError(str(error)) from None
     if check:
@@ -239,7 +232,7 @@ def chain_modules(modules: list[nn.Module], norms: Literal["stored", "batch"]) -
     return with_batch_statistics(joined) if norms == "batch" else joined
 
 
-def _check_size(value: Any, where: str) -> None:
+def _check_size(value: Any) -> None:
     """Refuse a recipe of many thousand values, or with a number that no tensor can have."""
     waiting, seen = [value], 0
     while waiting:
@@ -247,10 +240,10 @@ def _check_size(value: Any, where: str) -> None:
         seen += 1
         if isinstance(each, dict | list):
             if seen + len(waiting) + len(each) > MOST_VALUES:
-                raise RecipeError(f"{where}: more than {MOST_VALUES} values")
+                raise RecipeError(f"recipe: more than {MOST_VALUES} values")
             waiting += each.values() if isinstance(each, dict) else each
         elif isinstance(each, int) and abs(each) > _LARGEST:
-            raise RecipeError(f"{where}: no tensor is as large as {shown(each)}")
+            raise RecipeError(f"recipe: no tensor is as large as {shown(each)}")
 
 
 def _read(value: Any, where: str, depth: int) -> Recipe:
@@ -268,26 +261,24 @@ def _read(value: Any, where: str, depth: int) -> Recipe:
         return from_plain(Build, value, where)
     if len(value) > 1:
         raise RecipeError(f"{where}: {operator!r} stands alone, found {shown(sorted(value))}")
-    fields = value[operator]
-    if not isinstance(fields, dict):
+    named, inside = value[operator], f"{where}.{operator}"
+    if not isinstance(named, dict):
         raise RecipeError(f"{where}: {operator!r} needs named fields")
-    inside = f"{where}.{operator}"
     if operator == "adapter":
-        return from_plain(Adapter, fields, inside)
+        return from_plain(Adapter, named, inside)
+    inner = "parts" if operator == "join" else "of"
+    rest = {key: each for key, each in named.items() if key != inner}
     if operator in ("cut", "linearise"):
-        of = _read(fields.get("of"), f"{inside}.of", depth + 1)
-        named = {key: value for key, value in fields.items() if key != "of"}
+        of = _read(named.get("of"), f"{inside}.of", depth + 1)
         if operator == "cut":
-            cut = from_plain(_CutRest, named, inside)
-            return Cut(of, cut.at, cut.side)
-        rest = from_plain(_LinearizeRest, named, inside)
-        return Linearize(of, rest.outputs, rest.moves, rest.projected, rest.follows_network)
-    parts = fields.get("parts")
+            return Cut(of, **vars(from_plain(_CutRest, rest, inside)))
+        return Linearize(of, **vars(from_plain(_LinearizeRest, rest, inside)))
+    parts = named.get("parts")
     if not isinstance(parts, list) or len(parts) < 2:
         raise RecipeError(f"{inside}: needs a list of at least two parts")
-    rest_join = from_plain(_JoinRest, {k: v for k, v in fields.items() if k != "parts"}, inside)
+    norms = from_plain(_JoinRest, rest, inside).norms
     read = (_read(part, f"{inside}.parts[{i}]", depth + 1) for i, part in enumerate(parts))
-    return Join(tuple(read), rest_join.norms)
+    return Join(tuple(read), norms)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ training and evaluation, which a deeper trace would freeze in one of the two.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -170,7 +170,8 @@ def _of_module(module: nn.Module) -> str | None:
     if is_activation(name):
         return name
     if isinstance(module, nn.Sequential):
-        return _last(_of_module(child) for child in reversed(list(module)))
+        ends = map(_of_module, reversed(list(module)))
+        return next((name for name in ends if name is not None), None)
     if next(module.children(), None) is None and not isinstance(module, fx.GraphModule):
         return ""
     graph = module.graph if isinstance(module, fx.GraphModule) else _graph(module)
@@ -198,10 +199,6 @@ def _of_function(node: fx.Node) -> str | None:
     if name in _PASS_FUNCTIONS:
         return None
     return _named(name.rstrip("_")) if is_activation(_named(name.rstrip("_"))) else ""
-
-
-def _last(found: Iterable[str | None]) -> str | None:
-    return next((name for name in found if name is not None), None)
 
 
 def _named(name: str) -> str:

@@ -19,22 +19,22 @@ from typing import Unpack
 import torch
 from torch import nn
 
-from dovetail.core.declared import Column, table, text
-from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
+from dovetail.core.declared import Column, figure, table, text
+from dovetail.core.errors import ContractError, SettingsError, TaskError, argument
 from dovetail.core.seeds import derived_seed
-from dovetail.core.views import Cell, Figure, Series
+from dovetail.core.views import Cell
 from dovetail.core.words import numbered
 from dovetail.measure.forward import outputs_of
 from dovetail.measure.joined import accuracy
 from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Preprocess, Shape, shown_shape
-from dovetail.parts.cutting import CutPoint
 from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
 from dovetail.parts.modules import evaluating
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import StageTraining
+from dovetail.settings.reuse import Devices
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import OWN, CompatibleFit, Stage
@@ -44,7 +44,9 @@ from dovetail.train.group_parts import (
     AUXILIARIES,
     At,
     Network,
+    asked_for,
     cut_networks,
+    cut_places,
     in_space,
     named_after,
     why_stuck,
@@ -88,15 +90,6 @@ class DeviceTraining(
             for name in self.stage.networks
         )
 
-    def _curves(self) -> Figure:
-        epochs = tuple(row["epoch"] for row in self.rows)
-        series = tuple(
-            Series(name, epochs, tuple(row.get(f"{name} dcc {OWN}") for row in self.rows))
-            for name in self.stage.networks
-        )
-        title = "Accuracy on validation, with stored statistics"
-        return Figure("line", title, series, "epoch", "")
-
     shows = (
         text(
             "{stage.networks!n} extractors and one head, {rows!n} epochs in {stage.seconds:.1f} s. "
@@ -110,7 +103,14 @@ class DeviceTraining(
             Column("pretext", 3, ".1%", when=lambda training: "rp" in training.by),
             caption="Accuracy on the validation split, with batch statistics",
         ),
-        _curves,
+        figure(
+            "line",
+            "Accuracy on validation, with stored statistics",
+            "rows",
+            "epoch",
+            lambda training: {name: f"{name} dcc {OWN}" for name in training.stage.networks},
+            "epoch",
+        ),
     )
 
     def __repr__(self) -> str:
@@ -199,10 +199,7 @@ def _ordered(
     by: Sequence[str], starts: Sequence[Part], task: Task, channels: int
 ) -> tuple[str, ...]:
     """The ways in their usual order; an error for what cannot be."""
-    wanted = (by,) if isinstance(by, str) else tuple(by)
-    for name in wanted:
-        if name not in AUXILIARIES:
-            raise SettingsError(f"unknown way to share a head {name!r}{nearest(name, AUXILIARIES)}")
+    wanted = asked_for(by, AUXILIARIES, "way to share a head")
     if "dcc" not in wanted:
         raise SettingsError(
             f"the shared head tells the classes apart: {argument('by', ...)} must have 'dcc'"
@@ -211,11 +208,8 @@ def _ordered(
         raise SettingsError("there are no models to share a head")
     if task.kind != "classes":
         raise TaskError(f"{task.name!r} is of kind {task.kind!r}; a head is shared for classes")
-    if not isinstance(channels, int) or channels < 1:
-        raise SettingsError(
-            f"{argument('channels')} must be a whole number of at least 1, got {channels!r}"
-        )
-    return tuple(name for name in AUXILIARIES if name in wanted)
+    Devices.check({"channels": channels})
+    return wanted
 
 
 def _device_names(starts: Sequence[Part], names: Sequence[str] | None) -> list[str]:
@@ -240,16 +234,12 @@ def _extractors(
     preprocess: Preprocess | None,
 ) -> list[Network]:
     """Copies of the models, each cut, with an adapter behind the front."""
-    places: Sequence[str | CutPoint | None]
-    places = [at] * len(starts) if at is None or isinstance(at, str | CutPoint) else at
-    if len(places) != len(starts):
-        raise SettingsError(
-            f"{argument('at', ...)} names {len(places)} points for {len(starts)} models"
-        )
     few = task.inputs[task.indices("train")[:2]]
+    wholes = [course.twin(start, task, preprocess) for start in starts]
     networks = []
-    for number, (start, name, place) in enumerate(zip(starts, names, places, strict=True)):
-        whole = course.twin(start, task, preprocess)
+    for number, (whole, name, place) in enumerate(
+        zip(wholes, names, cut_places(wholes, at), strict=True)
+    ):
         drawn = derived_seed(course.seed, "device", number)
         (network,) = cut_networks([whole], [task], [name], place, channels, drawn)
         network.front.module.to(course.device), network.head.module.to(course.device)

@@ -18,10 +18,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from dovetail.core.declared import Column, figure, table, text
+from dovetail.core.declared import Column, figure, table, text, when
 from dovetail.core.errors import ContractError, TaskError, argument
 from dovetail.core.records import Record
-from dovetail.core.views import Text, View
 from dovetail.measure.intervals import PairedDifference, paired_difference
 from dovetail.measure.joined import answers, calibrating_batches, joined
 from dovetail.objectives.pretexts import Pretext, pretext_named
@@ -38,14 +37,10 @@ from dovetail.train.options import LoopOptions, Options
 from dovetail.train.self_supervised import (
     SOLVED,
     PretextTraining,
-    chance_of,
-    pretext_step,
-    pretext_validation,
+    Questions,
     refuse_other_answers,
-    refuse_unanswerable,
     without_labels,
 )
-from dovetail.train.supervision import labelled_batches
 
 __all__ = ["DomainAdaptation", "JudgedAdaptation", "Reading", "adapt_domain", "judge_adaptation"]
 
@@ -56,7 +51,12 @@ does not need is kept only by not moving far."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
+class DomainAdaptation(
+    PretextTraining,
+    kind="domain-adaptation",
+    title="Adapting {part} to {task}",
+    brief="{part} to {task} by {pretext}: {rows!n} epochs{_solved}, chance {chance:.4g}",
+):
     """How a front was adapted by a pretext, with what it answered ``before``.
 
     >>> row = {"epoch": 1, "loss": 0.5, SOLVED: 0.875}
@@ -69,23 +69,18 @@ class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
     space: str | None = None
 
     @property
-    def title(self) -> str:
-        """What was adapted to what."""
-        return f"Adapting {self.part} to {self.task}"
-
-    @property
     def asked_twice(self) -> bool:
         """Whether the pretext was validated before and after."""
         return SOLVED in self.before and SOLVED in self.final
 
-    def view(self) -> View:
-        """As of any training by a pretext, after what changed."""
-        change = (Text(self._change()),) if self.asked_twice else ()
-        trust = "Front and heads say no space, so that they belong together was taken on trust."
-        unsaid = (Text(trust, style="warning"),) if self.space is None else ()
-        return (*change, *super().view(), *unsaid)
+    @property
+    def _solved(self) -> str:
+        both = (measures.get(SOLVED) for measures in (self.before, self.final))
+        return ", solved {:.4g} -> {:.4g}".format(*both) if self.asked_twice else ""
 
-    def _change(self) -> str:
+    @property
+    def change(self) -> str:
+        """What the questions say of it, before and after."""
         before, after = self.before[SOLVED], self.final[SOLVED]
         says = (
             f"Through the frozen head {before:.1%} of the questions about the new domain were "
@@ -100,14 +95,17 @@ class DomainAdaptation(PretextTraining, kind="domain-adaptation"):
             return says + "The pretext gained nothing, so do not expect the classes to."
         return says + "Whether the classes gained, only labels can tell: reuse.judge_adaptation."
 
-    def __repr__(self) -> str:
-        solved = ""
-        if self.asked_twice:
-            solved = f", solved {self.before[SOLVED]:.4g} -> {self.final[SOLVED]:.4g}"
-        return (
-            f"DomainAdaptation({self.part} to {self.task} by {self.pretext}: {len(self.rows)} "
-            f"epochs{solved}, chance {self.chance:.4g})"
-        )
+    shows = (
+        when("asked_twice", text("{change}")),
+        *PretextTraining.shows,
+        when(
+            lambda adaptation: adaptation.space is None,
+            text(
+                "Front and heads say no space, so that they belong together was taken on trust.",
+                "warning",
+            ),
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -245,36 +243,19 @@ def adapt_domain(
     in_one = math.ceil(images.size("train") / Options(**settled).batch_size)
     settled.setdefault("epochs", math.ceil(_STEPS / in_one))
     course = Course("domain-adaptation", images, settled, augment=augment, seed=seed)
-    size = course.options.batch_size
     contract = replace(front.contract, preprocess=preprocess or front.contract.preprocess)
     mine = course.copied(front.changed(contract=contract))
     # Both parts normalise by the batch: what they have stored are statistics of the source.
     asked = join(mine, course.copied(rp_head, frozen=True), norms="batch", force=True)
-    refuse_unanswerable(question, asked, images, size)
+    questions = Questions(course, question, asked)
     course.settings |= {
         "pretext": question.described(),
         "norms": norms,
         "start_digest": front.digest,
         "rp_head_digest": rp_head.digest,
     }
-    validate = pretext_validation(question, asked, images, size, seed)
-    before = {} if validate is None else validate()
-    rows = course.run(
-        asked.module,
-        labelled_batches(mine.contract, images, course.augment, size, seed),
-        pretext_step(question, asked),
-        validate=validate,
-    )
-    record = DomainAdaptation(
-        part=front.described,
-        task=images.name,
-        rows=rows,
-        pretext=question.name,
-        chance=chance_of(question, images, size),
-        before=before,
-        space=space,
-        settings=course.settings,
-    )
+    before = questions.validate()
+    record = DomainAdaptation(part=front.described, before=before, space=space, **questions.learn())
     module = mine.module.eval()
     if has_batch_norm(module):
         module = recalibrate(module, calibrating_batches(mine, images, seed=seed))

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, argument
+from dovetail.core.settings import need_least
 from dovetail.measure.forward import prepare
 from dovetail.parts.part import Part, as_part
 from dovetail.reuse.fit_report import FitReport, Repair, best_first
@@ -85,11 +86,8 @@ def explain_fit(
         raise SettingsError(
             f"{argument('task')} must be a Task, got {type(task).__name__}; see dt.load_task"
         )
-    for name, value, least in (("limit", limit, 2), ("epochs", epochs, 1)):
-        if not isinstance(value, int) or value < least:
-            raise SettingsError(
-                f"{argument(name)} must be a whole number of at least {least}, got {value!r}"
-            )
+    need_least("limit", limit, 2)
+    need_least("epochs", epochs, 1)
     if task is not None:
         task.indices(split)
     store = shelf if shelf is None or isinstance(shelf, Shelf) else Shelf(shelf, create=False)

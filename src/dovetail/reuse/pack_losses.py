@@ -91,13 +91,13 @@ def losses_with(
 
 
 def gradient_sizes(
-    part: Part, task: Task, *, sample: int = SAMPLE, batch_size: int = 512, seed: int = 0
+    part: Part, task: Task, *, batch_size: int = 512, seed: int = 0
 ) -> dict[str, float]:
     r"""For each parameter, the root mean square of the loss's derivatives in its weights.
 
     .. math:: G_l = \sqrt{\tfrac{1}{|W_l|} \sum_{w \in W_l} (\partial L / \partial w)^2}
 
-    with :math:`L` the mean loss over up to ``sample`` training examples, in evaluation mode.
+    with :math:`L` the mean loss over up to 2048 training examples, in evaluation mode.
     Buffers have no gradient and are not named.  The part is not changed.
 
     >>> from dovetail.parts.part import build
@@ -106,7 +106,7 @@ def gradient_sizes(
     ['head.bias', 'head.weight']
     """
     inputs, targets = _examples(part, task, "train")
-    rows = torch.randperm(len(inputs), generator=generator(seed, "gradients"))[:sample]
+    rows = torch.randperm(len(inputs), generator=generator(seed, "gradients"))[:SAMPLE]
     module = copy.deepcopy(part.module).eval().requires_grad_(True)
     module.zero_grad()
     columns, loss = _columns(part, task).to(part.device), loss_of(part, task)

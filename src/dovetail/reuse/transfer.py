@@ -11,7 +11,7 @@ extractor shows at once, without any step, and a few steps capitalise on it:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Unpack
@@ -31,6 +31,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for
+from dovetail.settings.reuse import Transfer
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
@@ -42,9 +43,6 @@ __all__ = ["READY", "REINITIALISED", "TransferFit", "TransferTrial", "Tried", "t
 
 READY, REINITIALISED = "ready", "reinitialised"
 """The names of the head that is tried, and of the same one drawn anew."""
-
-_LR = 0.01
-"""The learning rate of fine-tuning: what is ready should be improved on, not overwritten."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +248,10 @@ def transfer(
     ('own', True)
     """
     heads = _heads(fronts, head, against, others, seed)
-    epochs = options.get("epochs", 1)
-    if not isinstance(epochs, int) or epochs < 0:
-        raise SettingsError(
-            f"{argument('epochs')} must be a whole number of at least 0, got {epochs!r}"
-        )
-    settled: LoopOptions = {"lr": _LR, **options, "epochs": max(epochs, 1)}
+    epochs = options.get("epochs", Transfer.epochs)
+    Transfer.check({"epochs": epochs})
+    # What is ready should be improved on, not overwritten: smaller steps than usual.
+    settled: LoopOptions = {"lr": Transfer.lr, **options, "epochs": max(epochs, 1)}
     course = Course("transfer", task, settled, augment=augment, seed=seed)
     if course.options.checkpoint is not None or course.options.patience is not None:
         raise SettingsError(
@@ -272,10 +268,11 @@ def transfer(
     tried, networks = [], {}
     for name, front in fronts.items():
         for other, behind in heads.items():
-            row, pair = _trial(course, name, front, other, behind, norms, steps)
-            tried.append(row)
+            curve, test, pair = _trial(course, front, behind, norms, steps)
+            reached, fits = tuple(curve.values()), not front.contract.mismatches(behind.contract)
+            tried.append(Tried(name, other, tuple(curve), reached, test, fits))
             if other == READY:
-                origin = course.origin([front, behind], {"validation accuracy": row.final})
+                origin = course.origin([front, behind], {"validation accuracy": reached[-1]})
                 networks[name] = joined(*pair, task, norms, seed=seed).changed(
                     origin=origin if epochs else replace(origin, how="join")
                 )
@@ -288,36 +285,24 @@ def transfer(
     return TransferFit(tuple(networks.values()), record, networks[record.chosen], networks)
 
 
-class _Curve:
-    """Accuracies on validation, measured as the steps go by."""
-
-    def __init__(self, measure: Callable[[], float]) -> None:
-        self._measure, self.wanted = measure, {0}
-        self.done = 0
-        self.points: dict[int, float] = {}
-
-    def before_step(self) -> None:
-        if self.done in self.wanted:
-            self.points[self.done] = self._measure()
-        self.done += 1
-
-
 def _trial(
-    course: Course,
-    name: str,
-    front: Part,
-    other: str,
-    head: Part,
-    norms: Norms,
-    steps: Sequence[int] | None,
-) -> tuple[Tried, tuple[Part, Part]]:
-    """Fine-tune copies of a front and a head, measuring on the way."""
+    course: Course, front: Part, head: Part, norms: Norms, steps: Sequence[int] | None
+) -> tuple[dict[int, float], tuple[float, ...], tuple[Part, Part]]:
+    """Fine-tune copies of a front and a head: accuracies by step, those on test, the copies."""
     (task,), seed, epochs = course.tasks, course.seed, course.settings["epochs"]
-    fits = not front.contract.mismatches(head.contract)
     contract = front.contract
     if contract.preprocess is None:  # who says nothing of inputs gets the task's statistics
         contract = replace(contract, preprocess=preprocess_for(task))
     front, head = course.copied(front.changed(contract=contract)), course.copied(head)
+    whole = join(front, head, force=True)
+    known = head.contract.classes or task.classes
+    columns = torch.tensor([known.index(name) for name in task.classes], device=course.device)
+    batches = labelled_batches(contract, task, course.augment, course.options.batch_size, seed)
+    digits = len(str(course.options.epochs * len(batches)))
+    half_decades = [n * 10**k for k in range(digits) for n in (1, 3)]
+    wanted = {0, *(half_decades if steps is None else steps)}
+    curve: dict[int, float] = {}
+    done = 0
 
     def on(split: Split) -> float:
         return accuracy(front, head, task, norms, split=split, seed=seed)
@@ -325,37 +310,20 @@ def _trial(
     def on_test() -> tuple[float, ...]:
         return (on("test"),) if task.size("test") else ()
 
-    test = on_test()
-    curve = _Curve(lambda: on("validation"))
-    if epochs:
-        _tune(course, front, head, curve, steps)
-        test += on_test()
-    curve.points[curve.done] = on("validation")
-    reached = tuple(curve.points.values())
-    return Tried(name, other, tuple(curve.points), reached, test, fits), (front, head)
-
-
-def _tune(
-    course: Course, front: Part, head: Part, curve: _Curve, steps: Sequence[int] | None
-) -> None:
-    """Train front and head together; the curve is measured after ``steps``."""
-    (task,), size = course.tasks, course.options.batch_size
-    whole = join(front, head, force=True)
-    whole.module.requires_grad_(True)
-    known = head.contract.classes or task.classes
-    columns = torch.tensor([known.index(name) for name in task.classes], device=course.device)
-    batches = labelled_batches(front.contract, task, course.augment, size, course.seed)
-    half_decades = (
-        n * 10**k for k in range(len(str(course.options.epochs * len(batches)))) for n in (1, 3)
-    )
-    curve.wanted |= set(half_decades if steps is None else steps)
-
     def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        curve.before_step()
+        nonlocal done
+        if done in wanted:
+            curve[done] = on("validation")
+        done += 1
         inputs, targets = (tensor.to(course.device) for tensor in batch)
         return F.cross_entropy(whole(inputs), columns[targets])
 
-    course.run(whole.module, batches, step)
+    test = on_test()
+    if epochs:
+        course.run(whole.module.requires_grad_(True), batches, step)
+        test += on_test()
+    curve[done] = on("validation")
+    return curve, test, (front, head)
 
 
 def _heads(

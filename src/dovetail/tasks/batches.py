@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
+from dovetail.core.settings import need_least
 from dovetail.tasks.arrays import as_float
 
 __all__ = ["Batches"]
@@ -25,7 +26,6 @@ class Batches:
         targets: ``[n, ...]``.
         batch_size: Examples a batch; the last batch of an epoch may be smaller.
         seed: For order and augmentation.
-        shuffle: A new order each epoch, or always the given one.
         augment: Called as ``augment(inputs, generator)`` on each batch of floats.
         rows: Use these rows only, such as ``task.indices("train")``, without copying them first.
 
@@ -44,17 +44,14 @@ class Batches:
         batch_size: int,
         *,
         seed: int = 0,
-        shuffle: bool = True,
         augment: Callable[[Tensor, Generator], Tensor] | None = None,
         rows: Tensor | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise SettingsError(f"batch_size must be at least 1, got {batch_size}")
+        need_least("batch_size", batch_size, 1)
         if len(inputs) != len(targets):
             raise SettingsError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs, self._targets, self._rows = inputs, targets, rows
-        self._seed, self._shuffle, self._augment = seed, shuffle, augment
-        self._size = batch_size
+        self._seed, self._augment, self._size = seed, augment, batch_size
         self._count = len(inputs) if rows is None else len(rows)
         if self._count == 0:
             raise SettingsError("there is nothing to make batches of")
@@ -62,19 +59,20 @@ class Batches:
     def __len__(self) -> int:
         """The number of batches an epoch."""
         full, rest = divmod(self._count, self._size)
-        # batch norm cannot train on one example: it has no variance, and torch raises.  Leaving a
-        # random example out of an epoch costs nothing; an evaluation in order must see them all.
-        alone = rest == 1 and full > 0 and self._shuffle
+        # Batch norm cannot train on one example: it has no variance, and torch raises.  Leaving a
+        # random example out of an epoch costs nothing.
+        alone = rest == 1 and full > 0
         return full + (rest > 0 and not alone)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch, from batch ``start`` on.
 
-        >>> batches = Batches(torch.zeros(5, 2), torch.zeros(5), 2, shuffle=False)
+        >>> batches = Batches(torch.zeros(6, 2), torch.zeros(6), 4)
         >>> [len(inputs) for inputs, _ in batches.epoch(0)]
-        [2, 2, 1]
+        [4, 2]
         """
-        order = self._order(number)
+        order = torch.randperm(self._count, generator=generator(self._seed, "order", number))
+        order = order if self._rows is None else self._rows[order]
         for batch in range(start, len(self)):
             index = order[batch * self._size : (batch + 1) * self._size]
             # a copy even where a slice would do: a network may begin with an in-place operation
@@ -82,10 +80,3 @@ class Batches:
             if self._augment is not None:
                 inputs = self._augment(inputs, generator(self._seed, "augment", number, batch))
             yield inputs, self._targets.index_select(0, index)
-
-    def _order(self, number: int) -> Tensor:
-        if not self._shuffle:
-            return torch.arange(self._count) if self._rows is None else self._rows
-        draw = generator(self._seed, "order", number)
-        order = torch.randperm(self._count, generator=draw)
-        return order if self._rows is None else self._rows[order]

@@ -179,26 +179,20 @@ _NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
 _LAST = re.compile(r"(?s)(.+?)((?:~[^~\[\]/\\]+|\[[^\[\]]*\])+)")
 _EACH = re.compile(r"~([^~\[\]]+)|\[([^\[\]]*)\]")
 
-_WORDS: dict[str, tuple[str, Callable[..., Change]]] = {
-    "inverted": ("inverted", lambda: lambda task, _: _made("inverted", task)),
-    "grey": ("grey", lambda: lambda task, _: _made("grey", task)),
-    "rotations": ("rotations", lambda: lambda task, _: _made("rotations", task)),
-    "rot90": (f"rot{_NUMBER}", lambda by: lambda task, _: _made("rotated", task, float(by))),
-    "blur1": (f"blur{_NUMBER}", lambda by: lambda task, _: _made("blurred", task, float(by))),
-    "noise0.2": (
-        f"noise{_NUMBER}",
-        lambda std: lambda task, seed: _made("noisy", task, float(std), seed),
-    ),
-    "5shot": (
-        r"(\d{1,9})shot",
-        lambda count: lambda task, seed: _made("few", task, int(count), seed),
-    ),
-    "16x16": (
-        r"(\d{1,5})x(\d{1,5})",
-        lambda height, width: lambda task, _: _made("resized", task, (int(height), int(width))),
-    ),
+_WORDS = {
+    "inverted": ("inverted", "inverted"),
+    "grey": ("grey", "grey"),
+    "rotations": ("rotations", "rotations"),
+    "rot90": (f"rot{_NUMBER}", "rotated"),
+    "blur1": (f"blur{_NUMBER}", "blurred"),
+    "noise0.2": (f"noise{_NUMBER}", "noisy"),
+    "5shot": (r"(\d{1,9})shot", "few"),
+    "16x16": (r"(\d{1,5})x(\d{1,5})", "resized"),
 }
-"""By an example of each: its pattern, and what makes the change of the numbers in it."""
+"""By an example of each change: its pattern, and the function that takes the numbers in it."""
+
+_DRAWN = ("noisy", "few")
+"""The functions that take a seed as well."""
 
 
 def base_of(name: str) -> str | None:
@@ -253,9 +247,13 @@ def _made(how: str, task: Task, *settings: Any) -> Task:
 
 
 def _change(word: str, name: str) -> Change:
-    for pattern, make in _WORDS.values():
+    for pattern, how in _WORDS.values():
         if found := re.fullmatch(pattern, word):
-            return make(*found.groups())
+            numbers = [int(n) if n.isdigit() else float(n) for n in found.groups()]
+            settings = [tuple(numbers)] if len(numbers) > 1 else numbers
+            return lambda task, seed: _made(
+                how, task, *settings, *([seed] if how in _DRAWN else [])
+            )
     known = (f"~{example}" for example in _WORDS)
     raise TaskError(
         f"{shown(name)}: unknown change {shown('~' + word)}{nearest('~' + word, known)}"

@@ -19,6 +19,7 @@ from dovetail.core.errors import FormatError, SettingsError, first_line
 from dovetail.core.files import read_plain, write_whole
 from dovetail.core.plain import from_plain
 from dovetail.core.records import Record
+from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.dist.averaging import AS_USUAL
 from dovetail.dist.packed_mean import packed
@@ -231,12 +232,10 @@ class Snapshots:
     """
 
     def __init__(self, every: int = 1, folder: str | Path | None = None) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
+        need_least("every", every, 1)
         self._every = every
         self._folder = None if folder is None else Path(folder)
-        self._kept: dict[int, dict[str, Tensor]] = {}
-        self._modules: dict[int, int | None] = {}
+        self._in_memory: dict[int, tuple[dict[str, Tensor] | Path, int | None]] = {}
 
     def __call__(self, moment: Moment) -> None:
         """Keep the network of this epoch, if it is its turn."""
@@ -248,8 +247,7 @@ class Snapshots:
         }
         number = _STAGE.fullmatch(moment.stage)
         if self._folder is None:
-            self._kept[moment.epoch] = state
-            self._modules[moment.epoch] = int(number[1]) if number else None
+            self._in_memory[moment.epoch] = state, int(number[1]) if number else None
         else:
             module = f".{moment.stage}" if number else ""
             write_whole(self._folder / f"epoch{moment.epoch}{module}.safetensors", save(state))
@@ -257,7 +255,7 @@ class Snapshots:
     @property
     def epochs(self) -> tuple[int, ...]:
         """The epochs that were kept, in order."""
-        return tuple(sorted(self._modules if self._folder is None else self._files()))
+        return tuple(sorted(self._kept()))
 
     def parts(self, trained: Part) -> dict[str, Part]:
         """The network of each kept epoch, by name, in the contract of the finished part.
@@ -265,44 +263,42 @@ class Snapshots:
         What they give is in no space: nothing has been trained to agree with them.  Of a training
         in modules, the body up to the module of that epoch.
         """
-        return {f"epoch {epoch}": self._part(trained, epoch) for epoch in self.epochs}
+        kept = sorted(self._kept().items())
+        return {f"epoch {epoch}": _part(trained, epoch, *each) for epoch, each in kept}
 
-    def _files(self) -> dict[int, tuple[Path, int | None]]:
-        """Each kept epoch's file, and which module was being trained."""
-        files = [] if self._folder is None else list(self._folder.glob("*"))
-        found = {path: match for path in files if (match := _FILE.fullmatch(path.name))}
+    def _kept(self) -> dict[int, tuple[dict[str, Tensor] | Path, int | None]]:
+        """Of each kept epoch the weights or their file, and which module was being trained."""
+        if self._folder is None:
+            return self._in_memory
+        matches = ((path, _FILE.fullmatch(path.name)) for path in self._folder.glob("*"))
         return {
             int(match[1]): (path, int(match[2]) if match[2] else None)
-            for path, match in found.items()
+            for path, match in matches
+            if match
         }
 
-    def _module(self, epoch: int) -> int | None:
-        return self._modules[epoch] if self._folder is None else self._files()[epoch][1]
 
-    def _part(self, trained: Part, epoch: int) -> Part:
-        module = copy.deepcopy(trained.module)
-        try:
-            module.load_state_dict(self._state(epoch))
-        except RuntimeError as error:
-            raise SettingsError(
-                f"the weights of epoch {epoch} are not of this network: {first_line(error)}"
-            ) from None
-        gives = tuple(replace(port, space=None) for port in trained.contract.gives)
-        settings: dict[str, Any] = {**trained.origin.settings, "kept_epoch": epoch}
-        origin = replace(trained.origin, settings=settings, measured={})
-        contract = replace(trained.contract, gives=gives)
-        whole = trained.changed(module=module, contract=contract, origin=origin)
-        number = self._module(epoch)
-        if number is None:
-            return whole
-        front, _ = cut(whole, at=trained.origin.settings["at"][number - 1])
-        return front.changed(origin=origin)
+def _part(trained: Part, epoch: int, weights: dict[str, Tensor] | Path, number: int | None) -> Part:
+    """The network of an epoch, or the body up to the module of that number."""
+    module = copy.deepcopy(trained.module)
+    try:
+        module.load_state_dict(_read(weights) if isinstance(weights, Path) else weights)
+    except RuntimeError as error:
+        raise SettingsError(
+            f"the weights of epoch {epoch} are not of this network: {first_line(error)}"
+        ) from None
+    settings: dict[str, Any] = {**trained.origin.settings, "kept_epoch": epoch}
+    origin = replace(trained.origin, settings=settings, measured={})
+    contract = trained.contract.in_space(None)
+    whole = trained.changed(module=module, contract=contract, origin=origin)
+    if number is None:
+        return whole
+    front, _ = cut(whole, at=trained.origin.settings["at"][number - 1])
+    return front.changed(origin=origin)
 
-    def _state(self, epoch: int) -> dict[str, Tensor]:
-        if self._folder is None:
-            return self._kept[epoch]
-        path, _ = self._files()[epoch]
-        try:
-            return load(read_plain(path, most_bytes=_MOST_BYTES))
-        except (SafetensorError, OSError) as error:
-            raise FormatError(f"{path} cannot be read ({first_line(error)})") from None
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load(read_plain(path, most_bytes=_MOST_BYTES))
+    except (SafetensorError, OSError) as error:
+        raise FormatError(f"{path} cannot be read ({first_line(error)})") from None

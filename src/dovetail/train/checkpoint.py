@@ -6,12 +6,13 @@ Tensors and JSON only (a safetensors file whose header carries the JSON): nothin
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from dovetail.core.errors import FormatError, SettingsError, argument
@@ -181,9 +182,9 @@ def alike(fresh: Any, kept: Any) -> bool:
     return number or (fresh is None and kept is None)
 
 
-def module_tensors(prefix: str, module: nn.Module) -> dict[str, Tensor]:
-    """A module's state under a prefix."""
-    return {f"{prefix}/{name}": tensor for name, tensor in module.state_dict().items()}
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under a prefix, as :meth:`Checkpoint.named` finds them."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from typing import Unpack
 
 from torch import nn
 
-from dovetail.core.errors import SettingsError, TaskError, argument, nearest
+from dovetail.core.errors import SettingsError, TaskError, argument
 from dovetail.core.seeds import derived_seed
 from dovetail.core.words import numbered
 from dovetail.measure.joined import judged
@@ -36,11 +36,12 @@ from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import CompatibleFit, CompatibleTraining, Stage
 from dovetail.train.frame import Course, as_parts, try_once
-from dovetail.train.group import Auxiliary, Group, Member
+from dovetail.train.group import Auxiliary, Group
 from dovetail.train.group_parts import (
     AUXILIARIES,
     At,
     Network,
+    asked_for,
     cut_networks,
     identical_starts,
     in_space,
@@ -124,7 +125,8 @@ def compatible(
     """
     starts, taught = as_parts(models), [tasks] if isinstance(tasks, Task) else list(tasks)
     course = Course("compatible", taught, options, augment=augment, seed=seed)
-    by = _ordered(by, scheme, starts, taught)
+    Compatible.check({"scheme": scheme})
+    by = _ordered(by, starts, taught)
     asked, shares = pretext_named(pretext), _shares(weights, unit_weight)
     names = numbered(task.name for task in taught)
     wholes = [
@@ -175,7 +177,7 @@ def compatible(
     stages = []
     for number, turn in enumerate(turns):
         group = Group(
-            [Member(network.name, network.front, network.head, network.task) for network in turn],
+            turn,
             # From the second stage on, what the first has trained is frozen.
             [replace(a, frozen=a.frozen or number > 0) for a in heads],
             conflicts=project_conflicts,
@@ -193,15 +195,9 @@ def compatible(
     return _finished(course, networks, starts, heads, held, by, scheme, tuple(stages))
 
 
-def _ordered(
-    by: Sequence[str], scheme: str, starts: Sequence[Part], tasks: Sequence[Task]
-) -> tuple[str, ...]:
+def _ordered(by: Sequence[str], starts: Sequence[Part], tasks: Sequence[Task]) -> tuple[str, ...]:
     """The ways in their usual order; an error for what cannot be."""
-    wanted = (by,) if isinstance(by, str) else tuple(by or ())
-    for name in wanted:
-        if name not in WAYS:
-            raise SettingsError(f"unknown way to compatibility {name!r}{nearest(str(name), WAYS)}")
-    Compatible.check({"scheme": scheme})
+    wanted = asked_for(by, WAYS, "way to compatibility")
     if not starts or len(starts) != len(tasks):
         raise SettingsError(
             f"each network needs its own task: there are {len(starts)} networks and "
@@ -212,7 +208,7 @@ def _ordered(
             raise TaskError(
                 f"{task.name!r} is of kind {task.kind!r}; networks are made compatible on classes"
             )
-    return tuple(name for name in WAYS if name in wanted)
+    return wanted
 
 
 def _shares(weights: Mapping[str, float] | None, unit_weight: float) -> dict[str, float]:

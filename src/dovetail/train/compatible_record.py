@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dovetail.core.declared import blocks, curves, heatmap, of_each, text, when
+from dovetail.core.declared import Column, blocks, curves, heatmap, of_each, table, text, when
 from dovetail.core.records import Record
-from dovetail.core.views import Cell, Table, View
+from dovetail.core.views import View
 from dovetail.parts.part import Part
-from dovetail.train.fit import Fit, Row, kept_epoch, seconds_of
+from dovetail.train.fit import Fit, History, Row, kept_epoch
 
 __all__ = ["CompatibleFit", "CompatibleTraining", "Stage"]
 
@@ -18,7 +18,7 @@ OWN = "validation accuracy"
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(History):
     """Networks trained at once: their names, a row of measures an epoch, and the row kept.
 
     >>> Stage(("a",), ({"epoch": 1, "a validation accuracy": 0.9},)).final["epoch"]
@@ -33,16 +33,6 @@ class Stage:
     def of(cls, networks: tuple[str, ...], rows: tuple[Row, ...], patience: int | None) -> Stage:
         """The stage of a loop's rows."""
         return cls(networks, rows, kept_epoch(rows, patience))
-
-    @property
-    def final(self) -> dict[str, float]:
-        """The row of the epoch whose weights were kept."""
-        return self.rows[self.kept - 1]
-
-    @property
-    def seconds(self) -> float:
-        """The time spent in training steps."""
-        return seconds_of(self.rows)
 
     @property
     def together(self) -> str:
@@ -131,27 +121,23 @@ class CompatibleTraining(Record, kind="compatible-training"):
     def _began_alike(self) -> bool:
         return bool(self.settings.get("identical_starts")) and "iiw" not in self.by
 
-    def _reached(self) -> Table:
-        asked = [name for name in ("dcc", "rp") if name in self.by]
-        rows: list[tuple[Cell, ...]] = [
-            (
-                name,
-                self.final.get(f"{name} {OWN}"),
-                *(self.final.get(f"{name} {each} {OWN}") for each in asked),
-            )
-            for name in self.networks
+    def _reached(self) -> list[tuple[str, float | None, float | None, float | None]]:
+        final = self.final.get
+        return [
+            (n, final(f"{n} {OWN}"), final(f"{n} dcc {OWN}"), final(f"{n} rp {OWN}"))
+            for n in self.networks
         ]
-        words = {"dcc": "common classes", "rp": "pretext"}
-        return Table(
-            ("network", "own task", *(words[each] for each in asked)),
-            tuple(rows),
-            ("", ".1%", *(".1%" for _ in asked)),
-            "Accuracy on the validation split",
-        )
 
     shows = (
         text("{summary}"),
-        _reached,
+        table(
+            _reached,
+            Column("network", 0),
+            Column("own task", 1, ".1%"),
+            Column("common classes", 2, ".1%", when=lambda training: "dcc" in training.by),
+            Column("pretext", 3, ".1%", when=lambda training: "rp" in training.by),
+            caption="Accuracy on the validation split",
+        ),
         when(
             "_began_alike",
             text(

@@ -7,15 +7,17 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from dovetail.core.errors import TaskError
+from dovetail.core.seeds import derived_seed
 from dovetail.dist.averaging import AS_USUAL, Averaging
+from dovetail.dist.group import my_share, rank_and_size
 from dovetail.dist.packed_mean import Packing
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.averaged import Together, own_rows, own_seed
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course, try_once
+from dovetail.train.loop import Together
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.supervision import (
     LOSSES,
@@ -83,10 +85,6 @@ def end_to_end(
     if start.contract.kind == "regression" and start.origin.how == "train":
         scale.unfold()
 
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = (tensor.to(course.device) for tensor in batch)
-        return loss(part.module(inputs), scale.standard(targets))
-
     course.identity["own_loss"] = own_loss
     course.settings |= {
         "loss": getattr(loss, "__name__", type(loss).__name__),
@@ -95,7 +93,7 @@ def end_to_end(
     together, mine, rows_of_mine = None, seed, None
     if average_every is not None:
         together = Together(Averaging(part.module, average_every, packing, error_feedback))
-        mine, rows_of_mine = own_seed(seed), own_rows(task.indices("train"))
+        mine, rows_of_mine = _own_seed(seed), _own_rows(task.indices("train"))
         course.settings |= {
             "processes": together.size,
             "average_every": average_every,
@@ -107,7 +105,7 @@ def end_to_end(
         labelled_batches(
             part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
         ),
-        step,
+        course.descent(part.module, lambda y, targets: loss(y, scale.standard(targets))),
         validate=validation(part, task, loss, scale),
         seed=mine,
         together=together,
@@ -115,3 +113,28 @@ def end_to_end(
     scale.fold()
     record = Training(part=part.described, task=task.name, rows=rows, settings=course.settings)
     return Fit((course.finished(part, [start], record.final),), record)
+
+
+def _own_rows(rows: Tensor) -> Tensor:
+    """This process's share, as long as everybody's: all must take the same number of steps.
+
+    Up to one row less than there are processes is left out.
+
+    >>> import torch
+    >>> _own_rows(torch.arange(5))
+    tensor([0, 1, 2, 3, 4])
+    """
+    _, size = rank_and_size()
+    if len(rows) < size:
+        raise TaskError(f"{len(rows)} examples cannot be dealt to {size} processes; start fewer")
+    return my_share(rows[: len(rows) // size * size])
+
+
+def _own_seed(seed: int) -> int:
+    """For what this process draws: dropout and augmentation differ between processes.
+
+    >>> _own_seed(3)
+    3
+    """
+    rank, _ = rank_and_size()
+    return seed if rank == 0 else derived_seed(seed, "process", rank)

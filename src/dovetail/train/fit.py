@@ -1,4 +1,4 @@
-"""What a trainer returns."""
+"""What a trainer returns: new parts, and the record of how they came about."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dovetail.core.declared import Shown, curves, measures, text
+from dovetail.core.declared import Column, Shown, curves, measures, of_each, table, text, when
 from dovetail.core.records import Record
 from dovetail.parts.part import Part
 
-__all__ = ["Fit", "Training", "WATCHED", "best_epoch", "kept_epoch", "seconds_of"]
+__all__ = [
+    "Fit",
+    "History",
+    "ModularTraining",
+    "ModuleHistory",
+    "Training",
+    "WATCHED",
+    "best_epoch",
+    "kept_epoch",
+]
 
 Row = dict[str, float]
 
@@ -19,47 +28,6 @@ WATCHED = "validation loss"
 """The measure that decides which epoch is the best."""
 
 _MEASURES = ("validation accuracy", "validation r2")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training(Record, kind="training", title="Training {part} on {task}"):
-    """How a training went: one row of measures an epoch.
-
-    >>> Training(part="mlp", task="digits", rows=({"epoch": 1, "loss": 0.5},))
-    Training(mlp on digits: 1 epochs, loss 0.5)
-    """
-
-    part: str
-    task: str
-    rows: tuple[Row, ...]
-
-    @property
-    def final(self) -> Row:
-        """The row of the epoch whose weights were kept."""
-        return self.rows[kept_epoch(self.rows, self.settings.get("patience")) - 1]
-
-    @property
-    def seconds(self) -> float:
-        """The time spent in training steps."""
-        return seconds_of(self.rows)
-
-    def _measures(self) -> Row:
-        return {name: v for name, v in self.final.items() if name not in ("epoch", "seconds")}
-
-    shows: ClassVar[tuple[Shown, ...]] = (
-        text(
-            "{rows!n} epochs in {seconds:.1f} s; the weights of epoch {final[epoch]:.0f} were kept."
-        ),
-        measures(_measures),
-        curves("Loss", ("loss", WATCHED), log_y=True),
-        curves("On the validation split", _MEASURES),
-        curves("Sent to the other processes", ("bits a weight",)),
-    )
-
-    def __repr__(self) -> str:
-        shown = ("loss", "validation loss", "validation accuracy", "validation r2")
-        said = ", ".join(f"{name} {self.final[name]:.4g}" for name in shown if name in self.final)
-        return f"Training({self.part} on {self.task}: {len(self.rows)} epochs, {said})"
 
 
 def best_epoch(rows: Sequence[Row]) -> int:
@@ -83,9 +51,184 @@ def kept_epoch(rows: Sequence[Row], patience: int | None) -> int:
     return best_epoch(rows) + 1 if watched else len(rows)
 
 
-def seconds_of(rows: Iterable[Row]) -> float:
-    """The time spent in training steps."""
-    return sum(row.get("seconds", 0.0) for row in rows)
+def named_measures(row: Row, names: Iterable[str]) -> str:
+    """Those of the measures that a row has, in words.
+
+    >>> named_measures({"loss": 0.5, "epoch": 3}, ("loss", WATCHED))
+    'loss 0.5'
+    """
+    return ", ".join(f"{name} {row[name]:.4g}" for name in names if name in row)
+
+
+class History:
+    """One loop of a training: a row of measures an epoch; the ``kept`` one counts from 1."""
+
+    rows: tuple[Row, ...]
+    kept: int
+
+    @property
+    def final(self) -> Row:
+        """The row of the epoch whose weights were kept; empty without rows."""
+        return self.rows[self.kept - 1] if self.rows else {}
+
+    @property
+    def seconds(self) -> float:
+        """The time spent in training steps."""
+        return sum(row.get("seconds", 0.0) for row in self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(
+    Record,
+    History,
+    kind="training",
+    title="Training {part} on {task}",
+    brief="{part} on {task}: {rows!n} epochs, {_reached}",
+):
+    """How a training went: one row of measures an epoch.
+
+    >>> Training(part="mlp", task="digits", rows=({"epoch": 1, "loss": 0.5},))
+    Training(mlp on digits: 1 epochs, loss 0.5)
+    """
+
+    part: str
+    task: str
+    rows: tuple[Row, ...]
+
+    @property
+    def kept(self) -> int:  # type: ignore[override]
+        """The epoch whose weights were kept, from 1."""
+        return kept_epoch(self.rows, self.settings.get("patience"))
+
+    @property
+    def _reached(self) -> str:
+        return named_measures(self.final, ("loss", WATCHED, *_MEASURES))
+
+    def _measures(self) -> Row:
+        return {name: v for name, v in self.final.items() if name not in ("epoch", "seconds")}
+
+    shows: ClassVar[tuple[Shown, ...]] = (
+        text("{rows!n} epochs in {seconds:.1f} s; the weights of epoch {kept} were kept."),
+        measures(_measures),
+        curves("Loss", ("loss", WATCHED), log_y=True),
+        curves("On the validation split", _MEASURES),
+        curves("Sent to the other processes", ("bits a weight",)),
+    )
+
+
+@dataclass(frozen=True)
+class ModuleHistory(History):
+    """One module's training, and what it was trained towards; one that came frozen has no rows.
+
+    >>> ModuleHistory("module1", "pairwise al", ({"epoch": 1, "proxy": 0.9},)).final["proxy"]
+    0.9
+    """
+
+    name: str
+    objective: str
+    rows: tuple[Row, ...] = ()
+    kept: int = 1
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether different examples are on average as near as examples that are alike."""
+        same, different = (self.final.get(f"validation k {n}") for n in ("same", "different"))
+        return same is not None and different is not None and same - different < 0.02
+
+
+def _reached_by_some(measure: str) -> Column:
+    """What each module reached, a column if any has such a measure."""
+    return Column(
+        measure,
+        lambda module: module.final.get(measure),
+        ".4g",
+        when=lambda training: any(measure in module.final for module in training.modules),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModularTraining(
+    Record,
+    kind="modular-training",
+    title="Training {part} on {task} in modules",
+    brief="{part} on {task} in {modules!n} modules: {_reached}",
+):
+    """How a training in modules went: a history a module, the output module last.
+
+    >>> head = ModuleHistory("head", "cross-entropy", ({"epoch": 1, "validation accuracy": 0.9},))
+    >>> ModularTraining(part="mlp", task="digits", modules=(head,))
+    ModularTraining(mlp on digits in 1 modules: validation accuracy 0.9)
+    """
+
+    part: str
+    task: str
+    modules: tuple[ModuleHistory, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows, each with the number of its module, from 1."""
+        return tuple(
+            {"module": number, **row}
+            for number, module in enumerate(self.modules, start=1)
+            for row in module.rows
+        )
+
+    @property
+    def final(self) -> Row:
+        """What the output module reached, and the proxy of the module before it."""
+        trained = [module.final for module in self.modules[:-1] if module.rows]
+        proxy = {k: v for k, v in trained[-1].items() if "proxy" in k} if trained else {}
+        return {**proxy, **self.modules[-1].final}
+
+    @property
+    def seconds(self) -> float:
+        """The time spent in training steps."""
+        return sum(module.seconds for module in self.modules)
+
+    @property
+    def _reached(self) -> str:
+        return named_measures(self.final, ("validation proxy", "validation accuracy"))
+
+    shows = (
+        text("{modules!n} modules, one after the other, in {seconds:.1f} s."),
+        table(
+            "modules",
+            Column("module", "name"),
+            Column("objective"),
+            Column("epochs", lambda module: len(module.rows)),
+            Column("seconds", spec=".1f"),
+            _reached_by_some("proxy"),
+            _reached_by_some("validation proxy"),
+            _reached_by_some("validation k same"),
+            _reached_by_some("validation k different"),
+            _reached_by_some("loss"),
+            _reached_by_some(WATCHED),
+            _reached_by_some("validation accuracy"),
+        ),
+        of_each(
+            "modules",
+            when(
+                "collapsed",
+                text(
+                    "{name} makes all examples alike (mean k of different ones "
+                    "{final[validation k different]:.3f}): what follows cannot tell them apart. "
+                    "Lower the learning rate, or build the network with a norm.",
+                    "warning",
+                ),
+            ),
+        ),
+        of_each(
+            "modules",
+            curves("{name}: {objective}", ("proxy", "validation proxy")),
+            curves(
+                "{name}: mean kernel on validation",
+                ("validation k same", "validation k different"),
+                "k",
+            ),
+            curves("{name}: {objective}", ("loss", WATCHED)),
+            curves("{name}: on the validation split", ("validation accuracy",)),
+        ),
+    )
 
 
 @dataclass(frozen=True)

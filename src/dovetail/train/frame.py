@@ -15,25 +15,27 @@ from typing import Any
 from torch import Tensor, nn
 
 from dovetail.core.device import choose_device
-from dovetail.core.errors import SettingsError, TaskError, argument
+from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError, argument
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.forward import outputs_of, prepare, preprocess_for
 from dovetail.parts.contract import Preprocess
+from dovetail.parts.cutting import CutPoint, cut_all, output_point
 from dovetail.parts.facts import Origin
 from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.averaged import Together
-from dovetail.train.fit import Row, kept_epoch
-from dovetail.train.loop import EpochSource, run_loop
+from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
+from dovetail.train.loop import EpochSource, Together, run_loop
 from dovetail.train.options import LoopOptions, Moment, Options
+from dovetail.train.supervision import Loss, below
 
-__all__ = ["HEAD", "Course", "Stages", "as_parts", "try_once"]
+__all__ = ["HEAD", "Course", "Stages", "as_parts", "trainable", "try_once"]
 
 HEAD = "head"
 """What the last stage of a training in stages is called."""
 
+At = str | CutPoint | Sequence[str | CutPoint]
 Rows = tuple[Row, ...]
 Step = Callable[[Any], Tensor]
 Validate = Callable[[], Row] | None
@@ -122,6 +124,15 @@ class Course:
         module = copy.deepcopy(part.module).to(self.device)
         return part.changed(module=module.requires_grad_(False) if frozen else module)
 
+    def descent(self, network: Callable[[Tensor], Tensor], loss: Loss) -> Step:
+        """The step of every training with targets: the loss of what a network gives."""
+
+        def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+            inputs, targets = (tensor.to(self.device) for tensor in batch)
+            return loss(network(inputs), targets)
+
+        return step
+
     def run(
         self,
         module: nn.Module,
@@ -184,9 +195,8 @@ class Course:
 
     def finished(self, part: Part, parents: Iterable[Part], measured: Mapping[str, float]) -> Part:
         """The trained part.  Training renews what it means: the start's space is not kept."""
-        gives = tuple(replace(port, space=None) for port in part.contract.gives)
         part.module.eval()
-        contract = replace(part.contract, gives=gives)
+        contract = part.contract.in_space(None)
         return part.changed(origin=self.origin(parents, measured), contract=contract)
 
 
@@ -220,11 +230,22 @@ class Stages:
     Args:
         course: What all stages have in common.
         whole: The network.
+        at: Where to cut it; by default before the last layer that has weights.
+
+    Attributes:
+        points: The names of the cut points.
+        modules: What lies between them, front first.
     """
 
-    def __init__(self, course: Course, whole: Part) -> None:
-        self._course, self._whole = course, whole
-        self._epochs = 0
+    def __init__(self, course: Course, whole: Part, at: At | None = None) -> None:
+        self._course, self._whole, self._epochs = course, whole, 0
+        self.points = chosen_points(whole, at)
+        self.modules = cut_all(whole, at=self.points)
+        _refuse_unfit(self.modules, self.points)
+
+    def before(self, number: int) -> Part:
+        """What comes before a module, counted from 0; the first has but the preprocessing."""
+        return below(self._whole, self.points[number - 1] if number else None)
 
     def seed_of(self, name: str) -> int:
         """A seed for one stage."""
@@ -233,16 +254,15 @@ class Stages:
     def run(
         self,
         name: str,
+        objective: str,
         module: nn.Module,
         batches: EpochSource,
         step: Step,
         validate: Validate,
-        *,
-        epochs: int,
-        patience: int | None,
-    ) -> tuple[Rows, int]:
-        """Train one module: its rows, and the number of the epoch whose weights were kept."""
-        chosen, before = self._course.options, self._epochs
+        options: Options | None = None,
+    ) -> ModuleHistory:
+        """Train one module towards its objective, with the course's options unless said."""
+        options, before = options or self._course.options, self._epochs
 
         def told(callback: Callable[[Moment], Any]) -> Callable[[Moment], Any]:
             return lambda moment: callback(
@@ -257,15 +277,63 @@ class Stages:
             seed=self.seed_of(name),
             label=f"{self._course.tasks[0].name}, {name}",
             stage=name,
-            options=replace(
-                chosen,
-                epochs=epochs,
-                patience=patience,
-                callbacks=tuple(told(callback) for callback in chosen.callbacks),
-            ),
+            options=replace(options, callbacks=tuple(map(told, options.callbacks))),
         )
         self._epochs += len(rows)
-        return rows, kept_epoch(rows, patience)
+        return ModuleHistory(name, objective, rows, kept_epoch(rows, options.patience))
+
+    def fit(self, start: Part, histories: Sequence[ModuleHistory]) -> Fit:
+        """The trained modules, the network that they make, and how each was trained."""
+        course = self._course
+        record = ModularTraining(
+            part=self._whole.described,
+            task=course.tasks[0].name,
+            modules=tuple(histories),
+            settings=course.settings,
+        )
+        trained = course.finished(self._whole, [start], record.final)
+        names = (*(f"module{i + 1}" for i in range(len(self.points))), HEAD)
+        return Fit(cut_all(trained, at=self.points), record, trained, names=names)
+
+
+def chosen_points(whole: Part, at: At | None) -> tuple[str, ...]:
+    """The names of the points to cut at; without any said, the one before the output layer.
+
+    >>> from dovetail.parts.part import build
+    >>> chosen_points(build("lenet5"), None), chosen_points(build("lenet5"), ["conv2", "fc2"])
+    (('fc2',), ('conv2', 'fc2'))
+    """
+    if at is None:
+        return (output_point(whole.module),)
+    named = (at,) if isinstance(at, str | CutPoint) else tuple(at)
+    if not named:
+        raise CutError(
+            f"{argument('at', ...)} names no point; leave it out to cut before the output layer"
+        )
+    return tuple(str(place) for place in named)
+
+
+def trainable(module: nn.Module) -> bool:
+    """Whether there is a weight to train.
+
+    >>> trainable(nn.Linear(1, 1)), trainable(nn.ReLU())
+    (True, False)
+    """
+    return any(p.requires_grad for p in module.parameters())
+
+
+def _refuse_unfit(modules: Sequence[Part], at: Sequence[str]) -> None:
+    """Refuse modules that hand over several tensors, or that leave nothing to train."""
+    for module, place in zip(modules, at, strict=False):
+        if len(module.contract.gives) > 1:
+            raise CutError(
+                f"{len(module.contract.gives)} tensors cross at {place!r}, and a kernel is of one; "
+                "take a point that dt.cut_points lists"
+            )
+    if not trainable(modules[-1].module):
+        raise TrainingError(
+            f"behind {at[-1]!r} there is no weight to train; the output module needs one"
+        )
 
 
 def stage_file(file: str | Path | None, stage: str) -> Path | None:

@@ -226,72 +226,46 @@ class Group(nn.Module):
 
     def validation(self, seed: int) -> Callable[[], Row] | None:
         """Own accuracies and what the auxiliaries solve, on the members' validation splits."""
-        checks = [
-            check for place in range(len(self.members)) for check in self._checks(place, seed)
-        ]
-        if not checks:
+        # A fixed random order: data may lie class by class, and what is frozen uses the batch.
+        tasks = [in_random_order(member.task, "validation", seed) for member in self.members]
+        if not any(task.size("validation") for task in tasks):
             return None
 
         def validate() -> Row:
             row: Row = {}
-            for check in checks:
-                row |= check()
+            for place, task in enumerate(tasks):
+                row |= self._measured(place, task, seed)
             losses = [value for name, value in row.items() if name.endswith(f" {WATCHED}")]
-            return {WATCHED: sum(losses) / len(losses), **row}
+            return {WATCHED: sum(losses) / len(losses), **row} if losses else row
 
         return validate
 
-    def _checks(self, place: int, seed: int) -> Iterator[Callable[[], Row]]:
-        member = self.members[place]
-        # A fixed random order: data may lie class by class, and what is frozen uses the batch.
-        task = in_random_order(member.task, "validation", seed)
-        rows = task.indices("validation")
-        if len(rows) == 0:
-            return
+    def _measured(self, place: int, task: Task, seed: int) -> Row:
+        """A loss and an accuracy of one member with its own head, and with each shared one."""
+        member, row = self.members[place], {}
         if member.head is not None:
-            whole = _chained(member, member.head.module)
-            own = validation(whole, task, F.cross_entropy)
-            assert own is not None  # there is a validation split
-            yield lambda: {f"{member.name} {name}": value for name, value in own().items()}
-        rows = rows[:_CHECKED]
-        for number, auxiliary in enumerate(self.auxiliaries):
-            whole, name = _chained(member, self.shared[number]), f"{member.name} {auxiliary.name}"
-            if auxiliary.pretext is not None:
-                if len(rows) > 1:
-                    # What the front has stored are statistics of images that nobody turned.
-                    asked = whole.changed(module=with_batch_statistics(whole.module))
-                    yield _pretext_check(asked, name, auxiliary.pretext, task, rows, seed)
+            own = validation(_chained(member, member.head.module), task, F.cross_entropy)
+            row = {f"{member.name} {name}": v for name, v in (own() if own else {}).items()}
+        rows = task.indices("validation")[:_CHECKED]
+        for a, shared, known in zip(self.auxiliaries, self.shared, self._codes[place], strict=True):
+            whole = _chained(member, shared)
+            codes = known[task.targets.index_select(0, rows)]
+            asked = rows if a.pretext is not None else rows[codes != OTHER]
+            if len(asked) < 2:
+                continue
+            batches = asked.tensor_split(math.ceil(len(asked) / _BATCH))  # none is left to itself
+            if a.pretext is not None:
+                # What the front has stored are statistics of images that nobody turned.
+                whole = whole.changed(module=with_batch_statistics(whole.module))
+                loss, solved = answered(a.pretext, whole, task.inputs, batches, seed)
             else:
-                codes = self._codes[place][number][task.targets.index_select(0, rows)]
-                common = codes != OTHER
-                if common.sum() > 1:
-                    images = task.inputs.index_select(0, rows[common])
-                    yield _class_check(whole, name, images, codes[common])
-
-
-def _pretext_check(
-    whole: Part, name: str, pretext: Pretext, task: Task, rows: Tensor, seed: int
-) -> Callable[[], Row]:
-    batches = rows.tensor_split(math.ceil(len(rows) / _BATCH))
-
-    def check() -> Row:
-        loss, solved = answered(pretext, whole, task.inputs, batches, seed)
-        return {f"{name} {WATCHED}": loss, f"{name} validation accuracy": solved}
-
-    return check
-
-
-def _class_check(whole: Part, name: str, images: Tensor, codes: Tensor) -> Callable[[], Row]:
-    size = math.ceil(len(images) / math.ceil(len(images) / _BATCH))  # none is left to itself
-
-    def check() -> Row:
-        outputs = outputs_of(whole, images, batch_size=size)
-        return {
-            f"{name} {WATCHED}": float(F.cross_entropy(outputs, codes)),
-            f"{name} validation accuracy": float((outputs.argmax(1) == codes).float().mean()),
-        }
-
-    return check
+                codes, images = codes[codes != OTHER], task.inputs.index_select(0, asked)
+                outputs = outputs_of(whole, images, batch_size=len(batches[0]))
+                loss = float(F.cross_entropy(outputs, codes))
+                solved = float((outputs.argmax(1) == codes).float().mean())
+            name = f"{member.name} {a.name}"
+            row |= {f"{name} {WATCHED}": loss, f"{name} validation accuracy": solved}
+        return row
 
 
 def _chained(member: Member, head: nn.Module) -> Part:

@@ -16,6 +16,7 @@ from dovetail.core.errors import (
     TaskError,
     argument,
     first_line,
+    nearest,
 )
 from dovetail.core.seeds import derived_seed
 from dovetail.objectives.pretext import Pretext
@@ -25,16 +26,19 @@ from dovetail.parts.heads import copy_by_class, head_like
 from dovetail.parts.joining import adapter, join
 from dovetail.parts.modules import digest_of, evaluating
 from dovetail.parts.part import Part
+from dovetail.settings.train import Compatible
 from dovetail.tasks.task import Task
 from dovetail.train.frame import Course
-from dovetail.train.group import Auxiliary
+from dovetail.train.group import Auxiliary, Member
 from dovetail.train.self_supervised import refuse_other_answers
 
 __all__ = [
     "AUXILIARIES",
     "At",
     "Network",
+    "asked_for",
     "cut_networks",
+    "cut_places",
     "identical_starts",
     "in_space",
     "named_after",
@@ -47,15 +51,12 @@ At = str | CutPoint | Sequence[str | CutPoint] | None
 
 
 @dataclass(frozen=True)
-class Network:
-    """A network of a group: the whole, its front up to the seam, and the head behind it."""
+class Network(Member):
+    """A member that was cut: its front up to the seam ``at``, its head behind, and the whole."""
 
-    name: str
+    head: Part
     whole: Part
     at: str
-    front: Part
-    head: Part
-    task: Task
 
 
 def cut_networks(
@@ -71,7 +72,8 @@ def cut_networks(
     An adapter behind a front maps its channels to the common count, one before the head maps them
     back to what the head takes.  Both belong to the parts from then on and are trained with them.
     """
-    places = _places(wholes, at)
+    Compatible.check({"channels": channels})
+    places = cut_places(wholes, at)
     halves = [cut(whole, place) for whole, place in zip(wholes, places, strict=True)]
     ports = [_only_port(front, place) for (front, _), place in zip(halves, places, strict=True)]
     shapes = [port.shape for port in ports]
@@ -81,8 +83,6 @@ def cut_networks(
             "dt.adopt(module, example=x)"
         )
     counts = [shape[0] for shape in shapes if shape]
-    if channels is not None and not (isinstance(channels, int) and channels >= 1):
-        raise SettingsError(f"channels must be a whole number of at least 1, got {channels!r}")
     if channels is None and len(set(counts)) > 1:
         channels = min(count for count in counts if count is not None)
     if len({port.activation for port in ports}) > 1:
@@ -105,7 +105,7 @@ def cut_networks(
         if loose and port.shape is not None:
             port = replace(port, shape=(port.shape[0], *(None for _ in port.shape[1:])))
         head = head.changed(contract=replace(head.contract, takes=(port,)))
-        networks.append(Network(name, whole, place, front, head, task))
+        networks.append(Network(name, front, head, task, whole, place))
     if loose:
         _refuse_stuck(networks)
     return networks
@@ -134,7 +134,21 @@ def identical_starts(networks: Sequence[Network]) -> bool:
     return len(networks) > 1 and len({network.front.digest for network in networks}) == 1
 
 
-def _places(wholes: Sequence[Part], at: At) -> list[str]:
+def asked_for(by: Sequence[str], known: Iterable[str], what: str) -> tuple[str, ...]:
+    """Those of the known words that were asked for, in their usual order.
+
+    >>> asked_for(("rp", "dcc"), AUXILIARIES, "way to share a head")
+    ('dcc', 'rp')
+    """
+    wanted, known = (by,) if isinstance(by, str) else tuple(by or ()), tuple(known)
+    for name in wanted:
+        if name not in known:
+            raise SettingsError(f"unknown {what} {name!r}{nearest(str(name), known)}")
+    return tuple(name for name in known if name in wanted)
+
+
+def cut_places(wholes: Sequence[Part], at: At) -> list[str]:
+    """The point of each network: one for all, one for each, or before the output layer."""
     if at is None:
         return [output_point(whole.module) for whole in wholes]
     if isinstance(at, str | CutPoint):
@@ -194,13 +208,8 @@ def why_stuck(head: Part, shape: Shape) -> str | None:
 
 def in_space(part: Part, space: str | None, *, takes: bool = False) -> Part:
     """The part with what it gives, or takes, in a space; itself if it is of that space already."""
-    contract = part.contract
-    ports = contract.takes if takes else contract.gives
-    if all(port.space == space for port in ports):
-        return part
-    moved = tuple(replace(port, space=space) for port in ports)
-    changed = replace(contract, takes=moved) if takes else replace(contract, gives=moved)
-    return part.changed(contract=changed)
+    contract = part.contract.in_space(space, takes=takes)
+    return part if contract == part.contract else part.changed(contract=contract)
 
 
 def named_after(prefix: str, heads: Iterable[Auxiliary]) -> str:

@@ -3,6 +3,10 @@
 A trainer brings batches, a step that turns a batch into a loss, and a way to validate.  What is
 drawn in an epoch depends on the seed and the epoch's number alone, and a checkpoint inside an epoch
 carries the generators' state: a run that was killed and resumed ends with the same bytes.
+
+Several processes may each run it on their share of the rows and average their weights.  What
+decides how the training goes on (the loss of an epoch, whether to stop, whether to save) is then
+agreed upon, since a process that goes its own way would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -26,22 +31,22 @@ from dovetail.core.errors import DovetailError, FormatError, TrainingError, firs
 from dovetail.core.plain import from_plain
 from dovetail.core.progress import progress
 from dovetail.core.seeds import derived_seed, reseed
-from dovetail.train.averaged import Together
+from dovetail.dist.averaging import Averaging
+from dovetail.dist.group import rank_and_size, told_by_each
 from dovetail.train.checkpoint import (
     Checkpoint,
     Progress,
+    below,
     load_checkpoint,
-    module_tensors,
     optimiser_state,
     random_state,
     restore_optimiser,
     restore_random_state,
 )
 from dovetail.train.fit import WATCHED, Row, best_epoch
-from dovetail.train.optimisers import Schedule, make_optimiser
-from dovetail.train.options import Moment, Options
+from dovetail.train.options import Moment, Options, Schedule, make_optimiser
 
-__all__ = ["EpochSource", "between_steps", "run_loop"]
+__all__ = ["EpochSource", "Together", "between_steps", "run_loop"]
 
 _UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
 """What an optimiser raises whose state is not one of its own."""
@@ -55,6 +60,73 @@ class EpochSource(Protocol):
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of an epoch, from batch ``start`` on."""
         ...
+
+
+class Together:
+    """What a loop asks when its network is averaged with that of other processes.
+
+    >>> from torch import nn
+    >>> together = Together(Averaging(nn.Linear(2, 1)))
+    >>> together.alone, together.closed(0.5), together.either(False, True)
+    (True, {'loss': 0.5}, [False, True])
+    """
+
+    def __init__(self, averaging: Averaging) -> None:
+        self.averaging = averaging
+        self.rank, self.size = rank_and_size()
+        self._seen = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody else."""
+        return self.size == 1
+
+    def stepped(self) -> None:
+        """After a step of the optimiser."""
+        self.averaging.step()
+
+    def closed(self, loss: float) -> dict[str, float]:
+        """End an epoch with the same weights everywhere: the mean loss, and the bits it took."""
+        self.averaging.synchronise()
+        losses = told_by_each(loss)
+        row = {"loss": sum(losses) / self.size}
+        sent = [one["bits a weight"] for one in self.averaging.record().rows[self._seen :]]
+        self._seen += len(sent)
+        return row | ({"bits a weight": sum(sent) / len(sent)} if sent else {})
+
+    def agreed(self, measures: dict[str, float]) -> dict[str, float]:
+        """Process 0's, for all: where a last bit differs, they might choose different epochs."""
+        found: dict[str, float] = told_by_each(measures)[0]
+        return found
+
+    def either(self, *flags: bool) -> list[bool]:
+        """Each flag, raised if any process raised it."""
+        return [any(said) for said in zip(*told_by_each(flags), strict=True)]
+
+    def all_say(self, value: Any) -> bool:
+        """Whether every process says the same."""
+        said = told_by_each(value)
+        return all(other == said[0] for other in said)
+
+    def file(self, path: Path) -> Path:
+        """Where this process keeps its state: momentum and residuals are its own.
+
+        >>> from torch import nn
+        >>> Together(Averaging(nn.Linear(2, 1))).file(Path("run.safetensors")).name
+        'run.safetensors'
+        """
+        return path if self.rank == 0 else path.with_suffix(f".process{self.rank}{path.suffix}")
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What must survive an interruption, as JSON facts and named tensors."""
+        state = self.averaging.state_dict()
+        residuals: dict[str, Tensor] = state.pop("residuals")
+        return state, residuals
+
+    def restore(self, facts: dict[str, Any], residuals: dict[str, Tensor]) -> None:
+        """Go back to what :meth:`state` gave."""
+        self.averaging.load_state_dict({**facts, "residuals": residuals})
+        self._seen = len(facts["rows"])
 
 
 def run_loop(
@@ -111,38 +183,36 @@ def run_loop(
         return tuple(run.rows)
 
 
+@dataclass
 class _Run:
     """One training: what must survive an interruption, and the steps that change it."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        batches: EpochSource,
-        step: Callable[[Any], Tensor],
-        options: Options,
-        validate: Callable[[], Row] | None,
-        seed: int,
-        identity: dict[str, Any],
-        together: Together | None,
-    ) -> None:
-        self.module, self.batches, self.step = module, batches, step
-        self.options, self.validate, self.seed = options, validate, seed
-        self.identity = {**identity, **options.described(), "seed": seed}
+    module: nn.Module
+    batches: EpochSource
+    step: Callable[[Any], Tensor]
+    options: Options
+    validate: Callable[[], Row] | None
+    seed: int
+    identity: dict[str, Any]
+    together: Together | None
+    rows: list[Row] = field(default_factory=list)
+    best: dict[str, Tensor] = field(default_factory=dict)
+    losses: list[Tensor] = field(default_factory=list)
+    epoch: int = 0
+    batch: int = 0
+    stopped: bool = False
+    interrupted: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        options, together = self.options, self.together
+        self.identity = {**self.identity, **options.described(), "seed": self.seed}
         self.device = choose_device(options.device)
-        self.trainable = [p for p in module.parameters() if p.requires_grad]
+        self.trainable = [p for p in self.module.parameters() if p.requires_grad]
         if not self.trainable:
             raise TrainingError("the network has no parameter to train")
         self.optimiser = make_optimiser(options, self.trainable)
-        self.schedule = Schedule(
-            options.schedule, self.optimiser, steps=options.epochs * len(batches)
-        )
-        self.rows: list[Row] = []
-        self.best: dict[str, Tensor] = {}
-        self.interrupted: Callable[[], bool] = lambda: False
-        self.epoch, self.batch = 0, 0
-        self.losses: list[Tensor] = []
-        self.stopped = False
-        self.together = together
+        steps = options.epochs * len(self.batches)
+        self.schedule = Schedule(options.schedule, self.optimiser, steps=steps)
         # Others go on while one of them writes: several save between epochs, where all agree.
         self.alone = together is None or together.alone
         self.file = None if options.checkpoint is None else Path(options.checkpoint)
@@ -202,26 +272,25 @@ class _Run:
     def _close_epoch(self, seconds: float) -> None:
         losses = torch.stack(self.losses).tolist()
         mean = sum(losses) / len(losses)
-        shared = {} if self.together is None else self.together.closed(mean)
-        mean = shared.get("loss", mean)
-        if not math.isfinite(mean):
-            raise TrainingError(
-                f"the loss became {mean} in epoch {self.epoch + 1}; lower the learning rate "
-                f"(lr={self.options.lr}), or look for extreme inputs"
-            )
         row: Row = {
             "epoch": self.epoch + 1,
             "loss": mean,
             "lr": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
         }
-        row |= shared
+        if self.together is not None:
+            row |= self.together.closed(mean)
+        if not math.isfinite(row["loss"]):
+            raise TrainingError(
+                f"the loss became {row['loss']} in epoch {self.epoch + 1}; lower the learning rate "
+                f"(lr={self.options.lr}), or look for extreme inputs"
+            )
         if self.validate is not None:
             measures = self.validate()
             row |= measures if self.together is None else self.together.agreed(measures)
         self.rows.append(row)
         self.epoch, self.batch = self.epoch + 1, 0
-        self.schedule.after_epoch(row.get(WATCHED, mean))
+        self.schedule.after_epoch(row.get(WATCHED, row["loss"]))
         self._stop_early()
         moment = Moment(self.epoch, self.module, row)
         for callback in self.options.callbacks:
@@ -250,13 +319,13 @@ class _Run:
             "optimiser": plain,
             "schedule": self.schedule.state(),
         }
-        losses = {"losses": torch.stack(self.losses)} if self.batch else {}
         if self.together is not None:
             facts["together"], residuals = self.together.state()
-            tensors |= residuals
-        best = {f"best/{name}": tensor for name, tensor in self.best.items()}
-        tensors = tensors | module_tensors("module", self.module) | random_state(self.device)
-        Checkpoint(self.identity, facts, tensors | best | losses).save(file)
+            tensors |= below("residual", residuals)
+        tensors |= below("module", self.module.state_dict()) | random_state(self.device)
+        tensors |= below("best", self.best)
+        tensors |= {"losses": torch.stack(self.losses)} if self.batch else {}
+        Checkpoint(self.identity, facts, tensors).save(file)
         self.save_at = time.monotonic() + self.options.checkpoint_seconds
 
     def restore(self) -> bool:

@@ -10,40 +10,33 @@ only whether they are alike: of which class one is, only the output module learn
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from torch import Tensor, nn
 
-from dovetail.core.declared import curves, of_each, text, when
-from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError, argument
-from dovetail.core.records import Record
-from dovetail.core.views import Cell, Table
+from dovetail.core.errors import SettingsError, TaskError
+from dovetail.objectives.pairwise import Pairwise
 from dovetail.parts.contract import Preprocess
-from dovetail.parts.cutting import CutPoint, cut_all, output_point
+from dovetail.parts.cutting import CutPoint
+from dovetail.parts.modules import digest_of
 from dovetail.parts.part import Part, as_part
 from dovetail.settings.train import Modular
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Task
-from dovetail.train.body import Body, objective_for, objective_words
-from dovetail.train.fit import WATCHED, Fit, Row, seconds_of
-from dovetail.train.frame import HEAD, Course, Stages, try_once
+from dovetail.train.fit import WATCHED, Fit, ModuleHistory, Row
+from dovetail.train.frame import HEAD, Course, Stages, trainable, try_once
 from dovetail.train.options import LoopOptions, named
-from dovetail.train.pair_batches import PairSupervision
-from dovetail.train.supervision import Loss, batches_behind, below, validation_behind
+from dovetail.train.pair_batches import Body, Objective, PairSupervision
+from dovetail.train.supervision import Loss, batches_behind, validation_behind
 from dovetail.train.supervision import head_loss as loss_named
 
-__all__ = [
-    "ModularTraining",
-    "ModuleHistory",
-    "chosen_points",
-    "modular",
-    "refuse_unfit",
-    "trainable",
-]
+__all__ = ["modular"]
 
 _HEAD_STEPS = 300
 """An output module takes at least so many steps, however few examples it has."""
@@ -53,7 +46,7 @@ def modular(
     model: Part | nn.Module,
     task: Task,
     *,
-    objective: str | Callable[..., Tensor] = Modular.objective,
+    objective: str | Objective = Modular.objective,
     at: str | CutPoint | Sequence[str | CutPoint] | None = None,
     labels_per_class: int | None = None,
     head_loss: str | Loss = Modular.head_loss,
@@ -117,18 +110,17 @@ def modular(
     )
     whole.module.eval()
     try_once(whole, labelled)
-    points = chosen_points(whole, at)
-    modules = cut_all(whole, at=points)
-    refuse_unfit(modules, points)
+    stages = Stages(course, whole, at)
     if chosen.batch_size < 2:
         raise SettingsError("batch_size must be at least 2: one example makes no pair")
-    for module in modules[:-1]:  # an objective that is undefined somewhere fails before any epoch
-        objective_for(objective, module.contract.gives[0].activation)
+    # All at once: an objective that is undefined somewhere fails before any epoch.
+    *bodies, head = stages.modules
+    objectives = [objective_for(objective, body.contract.gives[0].activation) for body in bodies]
     words = objective_words(objective)
     head_words = head_loss if isinstance(head_loss, str) else named(head_loss)
     course.settings |= {
         "objective": words,
-        "at": list(points),
+        "at": list(stages.points),
         **told.described(),
         "labels_per_class": labels_per_class,
         "head_loss": head_words,
@@ -136,53 +128,35 @@ def modular(
         "labels_fingerprint": labelled.fingerprint,
         "start_digest": start.digest,
     }
-    stages, histories = Stages(course, whole), []
-    for number, module in enumerate(modules[:-1]):
+    histories = []
+    for number, (module, proxy) in enumerate(zip(bodies, objectives, strict=True)):
         name = f"module{number + 1}"
         if not trainable(module.module):
             histories.append(ModuleHistory(name, "frozen"))
             continue
-        before = below(whole, points[number - 1] if number else None)
-        body = Body(module, before, task, told, objective, chosen.batch_size, stages.seed_of(name))
-        rows, kept = stages.run(
-            name,
-            module.module,
-            body.batches(),
-            body.step,
-            body.validation(),
-            epochs=chosen.epochs,
-            patience=chosen.patience,
+        before, own_seed = stages.before(number), stages.seed_of(name)
+        body = Body(module, before, task, told, proxy, chosen.batch_size, own_seed)
+        history = stages.run(
+            name, words, module.module, body.batches(), body.step, body.validation()
         )
-        histories.append(ModuleHistory(name, words, tuple(map(_as_proxy, rows)), kept))
+        histories.append(replace(history, rows=tuple(map(_as_proxy, history.rows))))
 
-    head, before = modules[-1], below(whole, points[-1])
-    batches = batches_behind(
-        before, labelled, course.augment, chosen.batch_size, stages.seed_of(HEAD)
-    )
+    before, own_seed = stages.before(len(bodies)), stages.seed_of(HEAD)
+    batches = batches_behind(before, labelled, course.augment, chosen.batch_size, own_seed)
     enough = max(chosen.epochs, math.ceil(_HEAD_STEPS / len(batches)))
 
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = (tensor.to(course.device) for tensor in batch)
-        return loss(head(inputs), targets)
-
-    rows, kept = stages.run(
-        HEAD,
-        head.module,
-        batches,
-        step,
-        validation_behind(before, head, whole, labelled, loss),
+    options_of_head = replace(
+        chosen,
         epochs=enough if head_epochs is None else head_epochs,
         # The labels of the validation split would be more than the few that were asked for.
         patience=chosen.patience if labels_per_class is None else None,
     )
-    histories.append(ModuleHistory(HEAD, head_words, rows, kept))
-    record = ModularTraining(
-        part=whole.described, task=task.name, modules=tuple(histories), settings=course.settings
+    step = course.descent(head, loss)
+    validate = validation_behind(before, head, whole, labelled, loss)
+    histories.append(
+        stages.run(HEAD, head_words, head.module, batches, step, validate, options_of_head)
     )
-    trained = course.finished(whole, [start], record.final)
-    pieces = cut_all(trained, at=points)
-    names = (*(f"module{i}" for i in range(1, len(pieces))), "head")
-    return Fit(pieces, record, trained, names=names)
+    return stages.fit(start, histories)
 
 
 def _labelled(task: Task, head_task: Task | None, per_class: int | None, seed: int) -> Task:
@@ -207,179 +181,38 @@ def _as_proxy(row: Row) -> Row:
     return {words.get(k, k): -value if k in words else value for k, value in row.items()}
 
 
-# Where to cut a network that is to be trained in modules ------------------------------------------
+def objective_for(choice: str | Objective, activation: str) -> Objective:
+    """What a module's output is judged by: one of ours by name, or a user's own.
 
-
-At = str | CutPoint | Sequence[str | CutPoint]
-
-
-def chosen_points(whole: Part, at: At | None) -> tuple[str, ...]:
-    """The names of the points to cut at; without any said, the one before the output layer.
-
-    >>> from dovetail.parts.part import build
-    >>> chosen_points(build("lenet5"), None), chosen_points(build("lenet5"), ["conv2", "fc2"])
-    (('fc2',), ('conv2', 'fc2'))
+    >>> objective_for("al", "tanh")
+    Pairwise('al', activation='tanh')
+    >>> objective_for(lambda features, labels: 0, "relu")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: an objective is called as objective(features, same=..., ...
     """
-    if at is None:
-        return (output_point(whole.module),)
-    named = (at,) if isinstance(at, str | CutPoint) else tuple(at)
-    if not named:
-        raise CutError(
-            f"{argument('at', ...)} names no point; leave it out to cut before the output layer"
-        )
-    return tuple(str(place) for place in named)
+    if isinstance(choice, str):
+        return Pairwise(choice, activation)
+    called = choice.forward if isinstance(choice, nn.Module) else choice
+    try:
+        inspect.signature(called).bind(None, same=None, different=None)
+    except (TypeError, ValueError):
+        raise SettingsError(
+            "an objective is called as objective(features, same=..., different=...) with two "
+            f"boolean masks [n, n]; {objective_words(choice)} does not take that"
+        ) from None
+    return copy.deepcopy(choice) if isinstance(choice, nn.Module) else choice
 
 
-def trainable(module: nn.Module) -> bool:
-    """Whether there is a weight to train.
+def objective_words(choice: str | Objective) -> str:
+    """An objective's name, the same in every process.
 
-    >>> trainable(nn.Linear(1, 1)), trainable(nn.ReLU())
-    (True, False)
+    >>> objective_words("al"), objective_words(Pairwise("cts"))
+    ('al', "Pairwise('cts', activation='relu')")
     """
-    return any(p.requires_grad for p in module.parameters())
-
-
-def refuse_unfit(modules: Sequence[Part], at: Sequence[str]) -> None:
-    """Refuse modules that hand over several tensors, or that leave nothing to train."""
-    for module, place in zip(modules, at, strict=False):
-        if len(module.contract.gives) > 1:
-            raise CutError(
-                f"{len(module.contract.gives)} tensors cross at {place!r}, and a kernel is of one; "
-                "take a point that dt.cut_points lists"
-            )
-    if not trainable(modules[-1].module):
-        raise TrainingError(
-            f"behind {at[-1]!r} there is no weight to train; the output module needs one"
-        )
-
-
-# How it went --------------------------------------------------------------------------------------
-
-
-_SHOWN = (
-    "proxy",
-    "validation proxy",
-    "validation k same",
-    "validation k different",
-    "loss",
-    "validation loss",
-    "validation accuracy",
-)
-
-
-@dataclass(frozen=True)
-class ModuleHistory:
-    """One module's training: a row of measures an epoch, and which epoch's weights were kept.
-
-    A module that came frozen has no rows.
-
-    >>> ModuleHistory("module1", "pairwise al", ({"epoch": 1, "proxy": 0.9},)).final["proxy"]
-    0.9
-    """
-
-    name: str
-    objective: str
-    rows: tuple[Row, ...] = ()
-    kept: int = 1
-
-    @property
-    def final(self) -> Row:
-        """The row of the epoch whose weights were kept; empty without rows."""
-        return self.rows[self.kept - 1] if self.rows else {}
-
-    @property
-    def seconds(self) -> float:
-        """The time spent in training steps."""
-        return seconds_of(self.rows)
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether different examples are on average as near as examples that are alike."""
-        same, different = (self.final.get(f"validation k {n}") for n in ("same", "different"))
-        return same is not None and different is not None and same - different < 0.02
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModularTraining(
-    Record, kind="modular-training", title="Training {part} on {task} in modules"
-):
-    """How a training in modules went: a history a module, the output module last.
-
-    >>> head = ModuleHistory("head", "cross-entropy", ({"epoch": 1, "validation accuracy": 0.9},))
-    >>> ModularTraining(part="mlp", task="digits", modules=(head,))
-    ModularTraining(mlp on digits in 1 modules: validation accuracy 0.9)
-    """
-
-    part: str
-    task: str
-    modules: tuple[ModuleHistory, ...]
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """All rows, each with the number of its module, from 1."""
-        return tuple(
-            {"module": number, **row}
-            for number, module in enumerate(self.modules, start=1)
-            for row in module.rows
-        )
-
-    @property
-    def final(self) -> Row:
-        """What the output module reached, and the proxy of the module before it."""
-        trained = [module.final for module in self.modules[:-1] if module.rows]
-        proxy = {k: v for k, v in trained[-1].items() if "proxy" in k} if trained else {}
-        return {**proxy, **self.modules[-1].final}
-
-    @property
-    def seconds(self) -> float:
-        """The time spent in training steps."""
-        return sum(module.seconds for module in self.modules)
-
-    def _table(self) -> Table:
-        names = [n for n in _SHOWN if any(n in module.final for module in self.modules)]
-        rows: tuple[tuple[Cell, ...], ...] = tuple(
-            (
-                module.name,
-                module.objective,
-                len(module.rows),
-                module.seconds,
-                *(module.final.get(name) for name in names),
-            )
-            for module in self.modules
-        )
-        columns = ("module", "objective", "epochs", "seconds", *names)
-        return Table(columns, rows, ("", "", "", ".1f", *(".4g" for _ in names)))
-
-    shows = (
-        text("{modules!n} modules, one after the other, in {seconds:.1f} s."),
-        _table,
-        of_each(
-            "modules",
-            when(
-                "collapsed",
-                text(
-                    "{name} makes all examples alike (mean k of different ones "
-                    "{final[validation k different]:.3f}): what follows cannot tell them apart. "
-                    "Lower the learning rate, or build the network with a norm.",
-                    "warning",
-                ),
-            ),
-        ),
-        of_each(
-            "modules",
-            curves("{name}: {objective}", ("proxy", "validation proxy")),
-            curves(
-                "{name}: mean kernel on validation",
-                ("validation k same", "validation k different"),
-                "k",
-            ),
-            curves("{name}: {objective}", ("loss", WATCHED)),
-            curves("{name}: on the validation split", ("validation accuracy",)),
-        ),
-    )
-
-    def __repr__(self) -> str:
-        shown = ("validation proxy", "validation accuracy")
-        said = ", ".join(f"{name} {self.final[name]:.4g}" for name in shown if name in self.final)
-        where = f"{self.part} on {self.task}"
-        return f"ModularTraining({where} in {len(self.modules)} modules: {said})"
+    if isinstance(choice, str):
+        return choice
+    if isinstance(choice, nn.Module):
+        weights = f" {digest_of(choice)[:8]}" if choice.state_dict() else ""
+        return f"{choice!r}{weights}"
+    return named(choice)

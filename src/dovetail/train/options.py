@@ -1,21 +1,37 @@
-"""What every trainer lets the user choose about its loop."""
+"""What every trainer lets the user choose about its loop: options, optimiser, learning rate."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
+import math
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from dovetail.core.errors import FormatError, SettingsError
 from dovetail.settings.train import Loop
+from dovetail.train.checkpoint import alike
 
-__all__ = ["LoopOptions", "Moment", "Options", "named"]
+__all__ = [
+    "LoopOptions",
+    "Moment",
+    "Options",
+    "SCHEDULES",
+    "Schedule",
+    "make_optimiser",
+    "named",
+    "one_cycle",
+]
 
 OptimiserChoice = str | Optimizer | type[Optimizer] | Callable[[Iterable[Tensor]], Optimizer]
 ScheduleChoice = str | Callable[[float], float] | Callable[[Optimizer], LRScheduler]
@@ -90,17 +106,9 @@ class Options:
 
     def described(self) -> dict[str, Any]:
         """The options that decide the outcome, as JSON values."""
-        return {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "optimiser": named(self.optimiser),
-            "lr": self.lr,
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
-            "schedule": named(self.schedule),
-            "clip": self.clip,
-            "patience": self.patience,
-        }
+        plain = ("epochs", "batch_size", "lr", "momentum", "weight_decay", "clip", "patience")
+        words = {"optimiser": named(self.optimiser), "schedule": named(self.schedule)}
+        return {name: getattr(self, name) for name in plain} | words
 
 
 class LoopOptions(TypedDict, total=False):
@@ -145,3 +153,143 @@ def named(choice: Any) -> str:
 
 def _plainly(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+# What becomes of the choices ----------------------------------------------------------------------
+
+
+_NAMED: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def make_optimiser(options: Options, parameters: Iterable[Tensor]) -> Optimizer:
+    """The optimiser the options ask for, on these parameters.
+
+    >>> make_optimiser(Options(optimiser="adam", lr=0.01), [torch.zeros(1)]).defaults["lr"]
+    0.01
+    """
+    choice = options.optimiser
+    if isinstance(choice, str):
+        extra: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
+        if choice == "sgd":
+            extra |= {"momentum": options.momentum, "nesterov": options.momentum > 0}
+        return _NAMED[choice](parameters, **extra)
+    if isinstance(choice, Optimizer):
+        # It holds the caller's parameters, and we train a copy: same class, same defaults, ours.
+        return _made(type(choice), parameters, choice.defaults)
+    if isinstance(choice, type):
+        wanted = {"lr": options.lr, "weight_decay": options.weight_decay}
+        return _made(choice, parameters, wanted)
+    return choice(parameters)
+
+
+def _made(kind: type, parameters: Iterable[Tensor], wanted: dict[str, Any]) -> Optimizer:
+    """An optimiser with those of the wanted settings that its class takes."""
+    accepted = inspect.signature(kind).parameters
+    make = cast(Callable[..., Optimizer], kind)
+    return make(parameters, **{k: value for k, value in wanted.items() if k in accepted})
+
+
+def one_cycle(done: float) -> float:
+    r"""Up to 1 over the first 30 %, then down to almost 0, both along half a cosine.
+
+    >>> [round(one_cycle(done), 3) for done in (0.0, 0.3, 1.0)]
+    [0.04, 1.0, 0.0]
+    """
+    start, end = 1 / 25, 1 / 250_000
+    if done < 0.3:
+        return start + (1 - start) * (1 - math.cos(math.pi * done / 0.3)) / 2
+    return end + (1 - end) * (1 + math.cos(math.pi * (done - 0.3) / 0.7)) / 2
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "one-cycle": one_cycle,
+}
+
+
+class Schedule:
+    """Sets the learning rate before each step, as a function of the share of training done.
+
+    A torch scheduler is stepped once an epoch instead, and is the only kind with a state.
+
+    >>> optimiser = torch.optim.SGD([torch.zeros(1)], lr=2.0)
+    >>> Schedule("cosine", optimiser, steps=10).before_step(5); optimiser.param_groups[0]["lr"]
+    1.0
+    """
+
+    def __init__(self, choice: Any, optimiser: Optimizer, *, steps: int) -> None:
+        self._optimiser, self._steps = optimiser, max(steps, 1)
+        self._peaks = [group["lr"] for group in optimiser.param_groups]
+        self._scheduler: LRScheduler | None = None
+        self._factor: Callable[[float], float] | None = None
+        if isinstance(choice, str):
+            self._factor = SCHEDULES[choice]
+        elif _makes_scheduler(choice):
+            self._scheduler = choice(optimiser)
+        elif _gives_number(choice):
+            self._factor = choice
+        else:
+            raise SettingsError(
+                "a schedule is a name, a function from the share of training done to a factor, or "
+                f"the class of a torch scheduler (or a functools.partial of it), got {choice!r}"
+            )
+
+    def before_step(self, step: int) -> None:
+        """Set the rate for step ``step``, counted from 0."""
+        if self._factor is not None:
+            factor = self._factor(step / self._steps)
+            for group, peak in zip(self._optimiser.param_groups, self._peaks, strict=True):
+                group["lr"] = peak * factor
+
+    def after_epoch(self, loss: float) -> None:
+        """Step a torch scheduler; one that waits for a plateau is told the loss."""
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step(loss)
+        elif self._scheduler is not None:
+            with warnings.catch_warnings():  # the steps may have been taken before a resume
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler", UserWarning)
+                self._scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        """What a torch scheduler must remember; empty otherwise."""
+        return {} if self._scheduler is None else dict(self._scheduler.state_dict())
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Give a torch scheduler its memory back."""
+        if self._scheduler is not None:
+            fresh = self._scheduler.state_dict()
+            try:
+                kept = _retyped(fresh, state)
+            except (TypeError, ValueError, AttributeError):
+                kept = None
+            if not alike(fresh, kept):  # whatever is in it would become an attribute
+                raise FormatError("a state of another schedule")
+            self._scheduler.load_state_dict(kept)
+
+
+def _retyped(fresh: Any, kept: Any) -> Any:
+    """What JSON made of a state, with the types of a fresh one: a Counter's keys, an infinity."""
+    if isinstance(fresh, Counter):
+        return Counter({int(key): count for key, count in kept.items()})
+    if isinstance(fresh, dict):
+        return {key: _retyped(fresh.get(key), value) for key, value in kept.items()}
+    if isinstance(fresh, list) and len(fresh) == len(kept):
+        return [_retyped(a, b) for a, b in zip(fresh, kept, strict=True)]
+    return float(kept) if isinstance(fresh, float) else kept
+
+
+def _gives_number(choice: Any) -> bool:
+    try:
+        return callable(choice) and math.isfinite(choice(0.0))
+    except (TypeError, ValueError):
+        return False
+
+
+def _makes_scheduler(choice: Any) -> bool:
+    made = choice.func if isinstance(choice, partial) else choice
+    return isinstance(made, type) and issubclass(made, LRScheduler)

@@ -1,26 +1,42 @@
-"""Batches that say of two rows whether they are alike, and never of which class a row is."""
+"""A module of a body: what it is told of pairs of rows, and what it is trained towards.
+
+Batches say of two rows whether they are alike, and never of which class a row is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
-from dovetail.objectives.pairwise import Relations, relations_of_labels
-from dovetail.parts.modules import raw_bytes
+from dovetail.objectives.pairwise import Relations, mean_kernel, relations_of_labels
+from dovetail.parts.modules import evaluating, raw_bytes
+from dovetail.parts.part import Part
 from dovetail.settings.train import Modular
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.pairs import Pairs
-from dovetail.tasks.task import Task, as_float
+from dovetail.tasks.task import Split, Task, as_float
+from dovetail.train.fit import WATCHED, Row
+from dovetail.train.loop import EpochSource
 from dovetail.train.supervision import Supply
 
-__all__ = ["FromLabels", "FromPairs", "PairBatch", "PairSource", "PairSupervision", "WithViews"]
+__all__ = [
+    "Body",
+    "FromLabels",
+    "FromPairs",
+    "Objective",
+    "PairBatch",
+    "PairSupervision",
+    "WithViews",
+]
+
+Objective = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,20 +128,41 @@ class PairBatch(NamedTuple):
     relations: Relations
 
 
-class PairSource(Protocol):
-    """Batches that can be drawn again from any point of any epoch."""
+class _Batches:
+    """Batches of rows and their relations; the last that fill no batch are left out of an epoch.
 
-    def __len__(self) -> int: ...
+    A kind of batches says in which order its ``count`` items come, which rows of the supply some
+    of them are, and what is known of these.
+    """
+
+    def __init__(self, supply: Supply, count: int, size: int, seed: int) -> None:
+        self._supply, self._count, self._size, self._seed = supply, count, min(size, count), seed
+
+    def __len__(self) -> int:
+        return self._count // self._size
 
     def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
         """The batches of an epoch, from batch ``start`` on."""
-        ...
+        order = self._order(generator(self._seed, "order", number))
+        for batch in range(start, len(self)):
+            rows = self._rows(order[batch * self._size : (batch + 1) * self._size])
+            inputs = self._supply.take(rows, generator(self._seed, "augment", number, batch))
+            yield PairBatch(inputs, self._relations(rows))
+
+    def _order(self, draw: Generator) -> Tensor:
+        return torch.randperm(self._count, generator=draw)
+
+    def _rows(self, items: Tensor) -> Tensor:
+        return items
+
+    def _relations(self, rows: Tensor) -> Relations:
+        raise NotImplementedError
 
 
-class FromLabels:
+class FromLabels(_Batches):
     """Batches of labelled rows: of every two it is known whether they are alike.
 
-    The last rows of an epoch that fill no batch are left out: so few make few pairs.
+    The last rows of an epoch fill no batch, and so few would make few pairs.
 
     >>> from dovetail.parts.part import build
     >>> from dovetail.train.supervision import below
@@ -137,22 +174,14 @@ class FromLabels:
     """
 
     def __init__(self, supply: Supply, labels: Tensor, batch_size: int, *, seed: int) -> None:
-        self._supply, self._labels, self._seed = supply, labels, seed
-        self._size = min(batch_size, len(labels))
+        super().__init__(supply, len(labels), batch_size, seed)
+        self._labels = labels
 
-    def __len__(self) -> int:
-        return len(self._labels) // self._size
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
-        """The batches of an epoch, from batch ``start`` on."""
-        order = torch.randperm(len(self._labels), generator=generator(self._seed, "order", number))
-        for batch in range(start, len(self)):
-            which = order[batch * self._size : (batch + 1) * self._size]
-            inputs = self._supply.take(which, generator(self._seed, "augment", number, batch))
-            yield PairBatch(inputs, relations_of_labels(self._labels.index_select(0, which)))
+    def _relations(self, rows: Tensor) -> Relations:
+        return relations_of_labels(self._labels.index_select(0, rows))
 
 
-class FromPairs:
+class FromPairs(_Batches):
     """Batches of the ends of pairs: known is what the given pairs say of them, and nothing else.
 
     A batch begins with half as many pairs as it has rows, alike and different ones in the same
@@ -174,25 +203,13 @@ class FromPairs:
     """
 
     def __init__(self, supply: Supply, pairs: Pairs, batch_size: int, *, seed: int) -> None:
-        self._supply, self._pairs, self._seed = supply, pairs, seed
-        self._size = min(max(batch_size // 2, 1), len(pairs))
+        super().__init__(supply, len(pairs), max(batch_size // 2, 1), seed)
+        self._pairs = pairs
         keys = self._keys(pairs.first, pairs.second)
         self._known, places = torch.unique(keys, return_inverse=True)
         self._alike = torch.zeros(len(self._known), dtype=torch.bool)
         self._alike[places[pairs.same]] = True
         self._refuse_contradiction(places)
-
-    def __len__(self) -> int:
-        return len(self._pairs) // self._size
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[PairBatch]:
-        """The batches of an epoch, from batch ``start`` on."""
-        order = self._order(generator(self._seed, "order", number))
-        for batch in range(start, len(self)):
-            drawn = self._pairs.take(order[batch * self._size : (batch + 1) * self._size])
-            rows = torch.unique(torch.cat([drawn.first, drawn.second]))
-            inputs = self._supply.take(rows, generator(self._seed, "augment", number, batch))
-            yield PairBatch(inputs, self._among(rows))
 
     def _order(self, draw: Generator) -> Tensor:
         """A random order in which alike and different pairs are spread evenly."""
@@ -202,7 +219,12 @@ class FromPairs:
             place[sort] = (torch.randperm(count, generator=draw).double() + 0.5) / max(count, 1)
         return place.argsort(stable=True)
 
-    def _among(self, rows: Tensor) -> Relations:
+    def _rows(self, items: Tensor) -> Tensor:
+        drawn = self._pairs.take(items)
+        rows: Tensor = torch.unique(torch.cat([drawn.first, drawn.second]))
+        return rows
+
+    def _relations(self, rows: Tensor) -> Relations:
         i, j = torch.triu_indices(len(rows), len(rows), offset=1)
         keys = self._keys(rows[i], rows[j])
         found = torch.searchsorted(self._known, keys).clamp(max=len(self._known) - 1)
@@ -242,7 +264,7 @@ class WithViews:
 
     def __init__(
         self,
-        source: PairSource,
+        source: EpochSource,
         supply: Supply,
         images: Tensor,
         augment: Callable[[Tensor, Generator], Tensor],
@@ -272,3 +294,113 @@ class WithViews:
         one, other = torch.arange(n, n + m), torch.arange(n + m, n + 2 * m)
         same[one, other] = same[other, one] = True
         return Relations(same, different)
+
+
+class Body:
+    """A module that is trained towards a proxy of its own output.
+
+    Args:
+        part: The module and its contract; what it gives went through the activation named there.
+        before: What comes before it, frozen.
+        task: Where rows come from.
+        told: What is known of them.
+        objective: Of ``(features, same=, different=)``, higher is better.
+        batch_size: Rows a batch.
+        seed: For order and augmentation.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        before: Part,
+        task: Task,
+        told: PairSupervision,
+        objective: Objective,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self._part, self._before, self._task, self._told = part, before, task, told
+        self._size, self._seed = batch_size, seed
+        self._objective = objective
+        if isinstance(objective, nn.Module):
+            objective.to(part.device)
+
+    def batches(self) -> EpochSource:
+        """The training split's batches."""
+        made = self._source("train", self._told.augment)
+        if made is None:
+            raise TaskError(f"{self._task.name!r} has no two training examples to compare")
+        source, supply = made
+        if self._told.unlabelled is None or self._told.augment is None:
+            return source
+        return WithViews(
+            source,
+            supply,
+            self._told.unlabelled,
+            self._told.augment,
+            count=max(self._size // 2, 1),
+            seed=self._seed,
+        )
+
+    def step(self, batch: PairBatch) -> Tensor:
+        """The loss of a batch: the proxy with its sign turned."""
+        return -self._proxy(self._part(batch.inputs), batch)
+
+    def validation(self) -> Callable[[], Row] | None:
+        """Proxy and mean kernel on the validation split, over always the same batches.
+
+        A proxy of a batch depends on its size, so the batches are as large as in training.
+        """
+        made = self._source("validation", None)
+        if made is None:
+            return None
+        source, _ = made
+        return lambda: self._measured(source)
+
+    def _measured(self, source: EpochSource) -> Row:
+        measured: dict[str, list[float]] = {}
+        with evaluating(self._part.module):
+            for batch in source.epoch(0):
+                features = self._part(batch.inputs)
+                known = batch.relations
+                try:
+                    proxy = float(self._proxy(features, batch))
+                except TaskError:  # a batch without the pairs that this proxy needs says nothing
+                    continue
+                kernel = mean_kernel(features, same=known.same, different=known.different)
+                values = {
+                    WATCHED: -proxy,
+                    "validation k same": kernel.same,
+                    "validation k different": kernel.different,
+                }
+                for name, value in values.items():
+                    if value is not None:
+                        measured.setdefault(name, []).append(value)
+        return {name: sum(values) / len(values) for name, values in measured.items()}
+
+    def _proxy(self, features: Tensor, batch: PairBatch) -> Tensor:
+        same, different = batch.relations.same, batch.relations.different
+        return self._objective(
+            features, same=same.to(features.device), different=different.to(features.device)
+        )
+
+    def _source(self, split: Split, augment: Augment | None) -> tuple[EpochSource, Supply] | None:
+        rows = self._task.indices(split)
+        if len(rows) < 2:
+            return None
+        supply = Supply(
+            self._before, self._task.inputs, rows, augment=augment, device=self._part.device
+        )
+        if self._told.by == "labels":
+            labels = self._task.targets.index_select(0, rows)
+            return FromLabels(supply, labels, self._size, seed=self._seed), supply
+        count = self._told.pairs if split == "train" else None
+        pairs = self._task.pairs(split, count=count, seed=self._told.seed).within(rows)
+        if len(pairs) == 0:
+            return None
+        if split == "train" and bool(pairs.same.all()):
+            raise TaskError(
+                f"no pair of {self._task.name!r} is known to differ: a body that is told only what "
+                "is alike learns to make everything the same"
+            )
+        return FromPairs(supply, pairs, self._size, seed=self._seed), supply

@@ -12,9 +12,9 @@ touched: the whole then is a start for training with labels, or for compatible t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from dovetail.core.declared import figure, text, when
 from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
 from dovetail.core.seeds import generator
+from dovetail.core.words import listed
 from dovetail.measure.forward import prepare
 from dovetail.measure.joined import random_batches
 from dovetail.objectives.pretexts import Pretext, Views, pretext_named
@@ -42,13 +43,10 @@ from dovetail.train.supervision import labelled_batches
 __all__ = [
     "SOLVED",
     "PretextTraining",
+    "Questions",
     "answered",
-    "chance_of",
-    "pretext_step",
-    "pretext_validation",
     "refuse_other_answers",
     "refuse_other_images",
-    "refuse_unanswerable",
     "self_supervised",
     "without_labels",
 ]
@@ -104,7 +102,7 @@ def self_supervised(
     """
     pretext, images = pretext_named(by), without_labels(task)
     course = Course("self-supervised", images, options, augment=augment, seed=seed)
-    start, size = as_part(model), course.options.batch_size
+    start = as_part(model)
     whole = course.twin(start, images, preprocess)
     whole = whole.changed(
         contract=replace(whole.contract, classes=start.contract.classes, kind=start.contract.kind)
@@ -121,28 +119,14 @@ def self_supervised(
             )
         refuse_other_answers(pretext, head)
         answering = course.copied(head)
-    asked = join(front, answering, force=True)
-    refuse_unanswerable(pretext, asked, images, size)
+    questions = Questions(course, pretext, join(front, answering, force=True))
     course.settings |= {
         "pretext": pretext.described(),
         "at": place,
         "start_digest": start.digest,
         "head_digest": answering.digest,
     }
-    rows = course.run(
-        asked.module,
-        labelled_batches(whole.contract, images, course.augment, size, seed),
-        pretext_step(pretext, asked),
-        validate=pretext_validation(pretext, asked, images, size, seed),
-    )
-    record = PretextTraining(
-        part=whole.described,
-        task=images.name,
-        rows=rows,
-        pretext=pretext.name,
-        chance=chance_of(pretext, images, size),
-        settings=course.settings,
-    )
+    record = PretextTraining(part=whole.described, **questions.learn())
     trained = course.finished(whole, [start], record.final)
     front, _ = cut(trained, place)
     answering = course.finished(answering, [] if head is None else [head], record.final)
@@ -177,7 +161,11 @@ def refuse_other_answers(pretext: Pretext, head: Part) -> None:
     before = head.origin.settings.get("pretext")
     another = isinstance(before, dict) and before.get("name") != pretext.name
     if another or (told is not None and told != pretext.answers):
-        differs = f"answers {_listed(told)}, {pretext.name} asks for {_listed(pretext.answers)}"
+        both = (
+            "with an embedding" if answers is None else listed(answers, 6)
+            for answers in (told, pretext.answers)
+        )
+        differs = f"answers {f', {pretext.name} asks for '.join(both)}"
     elif width not in (None, pretext.outputs):
         differs = f"gives {width} numbers, {pretext.name} needs {pretext.outputs}"
     else:
@@ -187,51 +175,9 @@ def refuse_other_answers(pretext: Pretext, head: Part) -> None:
     )
 
 
-def _listed(answers: tuple[str, ...] | None) -> str:
-    if answers is None:
-        return "with an embedding"
-    return ", ".join(answers[:6]) + (f" and {len(answers) - 6} more" if len(answers) > 6 else "")
-
-
 def refuse_other_images(pretext: Pretext, part: Part) -> None:
     """Refuse images, as the part takes them, of which the pretext can make no views."""
     pretext.check(tuple(side or 1 for side in part.contract.takes[0].shape or ()))
-
-
-def refuse_unanswerable(pretext: Pretext, asked: Part, images: Task, batch_size: int) -> None:
-    """Fail before the first epoch when network, pretext and images do not go together."""
-    rows = images.indices("train")
-    few = prepare(images.inputs[rows[:2]], asked.contract).to(asked.device)
-    pretext.check(tuple(few.shape[1:]))
-    if isinstance(pretext, Views) and min(batch_size, len(rows)) < 2:
-        raise TaskError(
-            "views of one image alone have nothing to be told from; give at least two images, and "
-            "batch_size=2 or more"
-        )
-    views, targets = pretext.views(few, generator(0, "try once"))
-    try:
-        with evaluating(asked.module):
-            outputs = asked(views)
-    except (RuntimeError, ValueError) as error:
-        raise ContractError(
-            f"views of shape {list(views.shape[1:])} do not go through the network: "
-            f"{first_line(error)}"
-        ) from None
-    if outputs.shape != (len(targets), pretext.outputs):
-        raise ContractError(
-            f"the head gives {list(outputs.shape[1:])} numbers a view, {pretext.name} needs "
-            f"{pretext.outputs}; give the pretext that the head was trained for"
-        )
-
-
-def pretext_step(pretext: Pretext, asked: Part) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
-    """The loss of a batch: of the answers to questions about its images."""
-
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        views, answers = pretext.views(batch[0].to(asked.device))
-        return pretext.loss(asked(views), answers)
-
-    return step
 
 
 def answered(
@@ -253,33 +199,88 @@ def answered(
     return loss / count, solved / count
 
 
-def pretext_validation(
-    pretext: Pretext, asked: Part, images: Task, batch_size: int, seed: int
-) -> Callable[[], dict[str, float]] | None:
-    """Loss and share of right answers on the validation split; nothing when there is none."""
-    batches = _validation_batches(images, batch_size)
+class Questions:
+    """What a network is asked about the images of a course's task, and how it learns to answer.
 
-    def validate() -> dict[str, float]:
-        loss, solved = answered(pretext, asked, images.inputs, batches, seed)
+    Network, pretext and images that do not go together are refused here, before the first epoch.
+
+    Args:
+        course: Of the training, on images without labels.
+        pretext: What is asked.
+        asked: The network with a head for the pretext, on the course's device.
+    """
+
+    def __init__(self, course: Course, pretext: Pretext, asked: Part) -> None:
+        self._course, self._pretext, self._asked = course, pretext, asked
+        (self._images,) = course.tasks
+        self._size = course.options.batch_size
+        self._refuse_unanswerable()
+        self._batches: tuple[Tensor, ...] = ()
+        rows = self._images.indices("validation")
+        if len(rows):  # mixed, in batches of like size: none is left to itself
+            mixed = torch.cat(random_batches(rows, 0))
+            self._batches = mixed.tensor_split(math.ceil(len(rows) / self._size))
+
+    def validate(self) -> Row:
+        """Loss and share of right answers on the validation split; empty when there is none."""
+        if not self._batches:
+            return {}
+        loss, solved = answered(
+            self._pretext, self._asked, self._images.inputs, self._batches, self._course.seed
+        )
         return {WATCHED: loss, SOLVED: solved}
 
-    return validate if batches else None
+    def learn(self) -> dict[str, Any]:
+        """Train the network; what a :class:`PretextTraining` says of that, but for the part."""
+        course, images = self._course, self._images
+        rows = course.run(
+            self._asked.module,
+            labelled_batches(self._asked.contract, images, course.augment, self._size, course.seed),
+            self._loss,
+            validate=self.validate if self._batches else None,
+        )
+        return {
+            "task": images.name,
+            "rows": rows,
+            "pretext": self._pretext.name,
+            "chance": self._chance(),
+            "settings": course.settings,
+        }
 
+    def _loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        views, answers = self._pretext.views(batch[0].to(self._asked.device))
+        return self._pretext.loss(self._asked(views), answers)
 
-def chance_of(pretext: Pretext, images: Task, batch_size: int) -> float:
-    """What guessing reaches on the validation split; of views it depends on their rivals."""
-    sizes = [len(rows) for rows in _validation_batches(images, batch_size)]
-    if not isinstance(pretext, Views) or not sizes:
-        return pretext.chance
-    return sum(pretext.chance_among(size) * size for size in sizes) / sum(sizes)
+    def _chance(self) -> float:
+        """What guessing reaches on the validation split; of views it depends on their rivals."""
+        sizes = [len(rows) for rows in self._batches]
+        if not isinstance(self._pretext, Views) or not sizes:
+            return self._pretext.chance
+        return sum(self._pretext.chance_among(size) * size for size in sizes) / sum(sizes)
 
-
-def _validation_batches(images: Task, batch_size: int) -> tuple[Tensor, ...]:
-    """The rows of the validation split, mixed, in batches of like size: none is left to itself."""
-    rows = images.indices("validation")
-    if len(rows) == 0:
-        return ()
-    return torch.cat(random_batches(rows, 0)).tensor_split(math.ceil(len(rows) / batch_size))
+    def _refuse_unanswerable(self) -> None:
+        pretext, asked, rows = self._pretext, self._asked, self._images.indices("train")
+        few = prepare(self._images.inputs[rows[:2]], asked.contract).to(asked.device)
+        pretext.check(tuple(few.shape[1:]))
+        if isinstance(pretext, Views) and min(self._size, len(rows)) < 2:
+            raise TaskError(
+                "views of one image alone have nothing to be told from; give at least two images, "
+                "and batch_size=2 or more"
+            )
+        views, targets = pretext.views(few, generator(0, "try once"))
+        try:
+            with evaluating(asked.module):
+                outputs = asked(views)
+        except (RuntimeError, ValueError) as error:
+            raise ContractError(
+                f"views of shape {list(views.shape[1:])} do not go through the network: "
+                f"{first_line(error)}"
+            ) from None
+        if outputs.shape != (len(targets), pretext.outputs):
+            raise ContractError(
+                f"the head gives {list(outputs.shape[1:])} numbers a view, {pretext.name} needs "
+                f"{pretext.outputs}; give the pretext that the head was trained for"
+            )
 
 
 # How it went --------------------------------------------------------------------------------------
@@ -287,7 +288,10 @@ def _validation_batches(images: Task, batch_size: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class PretextTraining(
-    Training, kind="pretext-training", title="Training {part} on {task} by {pretext}"
+    Training,
+    kind="pretext-training",
+    title="Training {part} on {task} by {pretext}",
+    brief="{part} on {task} by {pretext}: {rows!n} epochs{_solved}, chance {chance:.4g}",
 ):
     """How a training by a pretext went, with what guessing would have reached beside it.
 
@@ -302,6 +306,10 @@ class PretextTraining(
     @property
     def _validated(self) -> bool:
         return SOLVED in self.final
+
+    @property
+    def _solved(self) -> str:
+        return f", solved {self.final[SOLVED]:.4g}" if self._validated else ""
 
     def _beside_chance(self) -> list[Row]:
         return [{**row, "chance": self.chance} for row in self.rows]
@@ -329,10 +337,3 @@ class PretextTraining(
             ),
         ),
     )
-
-    def __repr__(self) -> str:
-        told = f", solved {self.final[SOLVED]:.4g}" if SOLVED in self.final else ""
-        return (
-            f"PretextTraining({self.part} on {self.task} by {self.pretext}: {len(self.rows)} "
-            f"epochs{told}, chance {self.chance:.4g})"
-        )

@@ -98,10 +98,6 @@ def stitch(
     whole = before.changed(module=nn.Sequential(before.module, tail))
     try_once(whole, task)
 
-    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
-        features, targets = (tensor.to(course.device) for tensor in batch)
-        return loss(tail(features), targets)
-
     course.settings |= {
         "by": "trained",
         "norms": norms,
@@ -114,7 +110,7 @@ def stitch(
     rows = course.run(
         module,
         batches_behind(before, task, None, course.options.batch_size, seed),
-        step,
+        course.descent(tail, loss),
         validate=validation_behind(before, Part(tail), whole, mixed, loss),
     )
     record = Training(part=begun.described, task=task.name, rows=rows, settings=course.settings)

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from dovetail.core.errors import SettingsError, nearest
+from dovetail.core.errors import SettingsError
 from dovetail.measure.evaluate import measure
 from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.contract import Contract
 from dovetail.parts.cutting import cut
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
-from dovetail.tasks.arrays import take_rows
+from dovetail.settings.train import Modular
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task, as_float
@@ -53,12 +53,7 @@ def labelled_batches(
     rows: Tensor | None = None,
 ) -> Batches | Prepared:
     """Batches of the training split, or of these rows of the task, ready for the network."""
-    rows = task.indices("train") if rows is None else rows
-    if augment is None and task.inputs[0].numel() * len(rows) * 4 <= KEPT_BYTES:
-        inputs, targets = take_rows(task.inputs, rows), take_rows(task.targets, rows)
-        return Batches(prepare(inputs, contract), targets, batch_size, seed=seed)
-    raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
-    return Prepared(raw, lambda inputs: prepare(inputs, contract))
+    return batches_behind(_entrance(contract), task, augment, batch_size, seed, rows)
 
 
 class Prepared:
@@ -87,7 +82,11 @@ def below(whole: Part, at: str | None) -> Part:
         front, _ = cut(whole, at=at)
         front.module.eval()
         return front
-    contract = whole.contract
+    return _entrance(whole.contract)
+
+
+def _entrance(contract: Contract) -> Part:
+    """What prepares a network's inputs and does nothing else."""
     entrance = Contract(contract.takes, contract.takes, contract.preprocess, inputs=contract.inputs)
     return Part(nn.Identity(), entrance)
 
@@ -152,10 +151,15 @@ class Supply:
 
 
 def batches_behind(
-    before: Part, task: Task, augment: Augment | None, batch_size: int, seed: int
+    before: Part,
+    task: Task,
+    augment: Augment | None,
+    batch_size: int,
+    seed: int,
+    rows: Tensor | None = None,
 ) -> Batches | Prepared:
-    """Batches of what frozen modules give for the training split, with its targets."""
-    rows = task.indices("train")
+    """Batches of what frozen modules give for the training split, or for these rows; targets."""
+    rows = task.indices("train") if rows is None else rows
     supply = Supply(before, task.inputs, rows, augment=augment)
     if supply.kept is not None:
         return Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
@@ -195,8 +199,7 @@ def head_loss(choice: str | Loss) -> Loss:
     """
     if not isinstance(choice, str):
         return choice
-    if choice not in _HEAD_LOSSES:
-        raise SettingsError(f"unknown head_loss {choice!r}{nearest(choice, _HEAD_LOSSES)}")
+    Modular.check({"head_loss": choice})
     return _HEAD_LOSSES[choice]
 
 
@@ -230,23 +233,21 @@ class TargetScale:
             return outputs
         return outputs * self.std.to(outputs) + self.mean.to(outputs)
 
+    @torch.no_grad()
     def fold(self) -> None:
         """Make the layer give natural units."""
         if self.layer is not None:
-            with torch.no_grad():
-                self.layer.weight.mul_(self.std.to(self.layer.weight)[:, None])
-                self.layer.bias.mul_(self.std.to(self.layer.bias)).add_(
-                    self.mean.to(self.layer.bias)
-                )
+            weight, bias = self.layer.weight, self.layer.bias
+            weight.mul_(self.std.to(weight)[:, None])
+            bias.mul_(self.std.to(bias)).add_(self.mean.to(bias))
 
+    @torch.no_grad()
     def unfold(self) -> None:
         """Undo :meth:`fold`, for a network that was trained before."""
         if self.layer is not None:
-            with torch.no_grad():
-                self.layer.weight.div_(self.std.to(self.layer.weight)[:, None])
-                self.layer.bias.sub_(self.mean.to(self.layer.bias)).div_(
-                    self.std.to(self.layer.bias)
-                )
+            weight, bias = self.layer.weight, self.layer.bias
+            weight.div_(self.std.to(weight)[:, None])
+            bias.sub_(self.mean.to(bias)).div_(self.std.to(bias))
 
 
 NATURAL = TargetScale(torch.zeros(()), torch.ones(()), None)

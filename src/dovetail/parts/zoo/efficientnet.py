@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-from torch import Tensor, nn
+from torch import nn
 
 from dovetail.core.errors import RecipeError
 from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import positive
+from dovetail.parts.zoo.mobilenet import InvertedResidual
 
 __all__ = ["LiteBlock", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
 
@@ -31,8 +32,8 @@ _STAGES = (
 """Blocks, kernel, stride, expansion and channels of each stage."""
 
 
-class LiteBlock(nn.Module):
-    """Widen, depthwise convolution, narrow; a shortcut where the shape stays.
+class LiteBlock(InvertedResidual):
+    """An inverted residual that pads as the original framework does, on maps ``side`` wide.
 
     >>> import torch
     >>> LiteBlock(8, 16, side=7, kernel=5, stride=2, expand=6)(torch.zeros(1, 8, 7, 7)).shape
@@ -42,26 +43,10 @@ class LiteBlock(nn.Module):
     def __init__(
         self, inputs: int, outputs: int, *, side: int, kernel: int, stride: int, expand: int
     ) -> None:
-        super().__init__()
-        wide = inputs * expand
-        self.residual = stride == 1 and inputs == outputs
-        steps: OrderedDict[str, nn.Module] = OrderedDict()
-        if expand > 1:
-            steps["widen"] = nn.Conv2d(inputs, wide, 1, bias=False)
-            steps["norm1"] = _norm(wide)
-            steps["act1"] = nn.ReLU6()
-        steps["pad"] = _padding(side, kernel, stride)
-        steps["depthwise"] = nn.Conv2d(wide, wide, kernel, stride, groups=wide, bias=False)
-        steps["norm2"] = _norm(wide)
-        steps["act2"] = nn.ReLU6()
-        steps["narrow"] = nn.Conv2d(wide, outputs, 1, bias=False)
-        steps["norm3"] = _norm(outputs)
-        self.inner = nn.Sequential(steps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[n, inputs, h, w]`` to ``[n, outputs, h / stride, w / stride]``."""
-        y: Tensor = self.inner(x)
-        return y + x if self.residual else y
+        pad = _padding(side, kernel, stride)
+        super().__init__(
+            inputs, outputs, expand=expand, stride=stride, norm=_norm, kernel=kernel, pad=pad
+        )
 
 
 def _takes(size: int) -> tuple[int, int, int]:
@@ -118,21 +103,13 @@ def _lite(name: str, size: int, classes: int, *, width: float, depth: float) -> 
         outputs = _rounded(channels * width)
         # Stem, head and the outer stages keep their size in every member of the family.
         repeats = blocks if number in (1, len(_STAGES)) else math.ceil(blocks * depth)
-        shrunk = math.ceil(side / stride)
-        layers[f"stage{number}"] = nn.Sequential(
-            *(
-                LiteBlock(
-                    inputs if i == 0 else outputs,
-                    outputs,
-                    side=side if i == 0 else shrunk,
-                    kernel=kernel,
-                    stride=stride if i == 0 else 1,
-                    expand=expand,
-                )
-                for i in range(repeats)
+        stage = nn.Sequential()
+        for step in (stride, *(1,) * (repeats - 1)):
+            stage.append(
+                LiteBlock(inputs, outputs, side=side, kernel=kernel, stride=step, expand=expand)
             )
-        )
-        inputs, side = outputs, shrunk
+            inputs, side = outputs, math.ceil(side / step)
+        layers[f"stage{number}"] = stage
     layers["last"] = nn.Sequential(
         OrderedDict(conv=nn.Conv2d(inputs, 1280, 1, bias=False), norm=_norm(1280), act=nn.ReLU6())
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Literal
 
 import torch
@@ -17,6 +18,8 @@ __all__ = [
     "Norm",
     "UnitLength",
     "activation_layer",
+    "conv_block",
+    "dense_block",
     "image_size",
     "norm_layer",
     "positive",
@@ -114,6 +117,42 @@ def norm_layer(norm: Norm, width: int, *, maps: bool) -> nn.Module:
             return nn.InstanceNorm2d(width, affine=True)
         return nn.LayerNorm(width, elementwise_affine=False)
     return nn.Identity()
+
+
+def conv_block(
+    inputs: int,
+    outputs: int,
+    *,
+    norm: Norm,
+    kernel: int = 3,
+    stride: int = 1,
+    act: type[nn.Module] = nn.ReLU,
+) -> nn.Module:
+    """Convolution, norm and activation; a map keeps its size but for the stride.
+
+    >>> [name for name, _ in conv_block(3, 8, norm="batch").named_children()]
+    ['conv', 'norm', 'act']
+    """
+    free = norm == "none"  # a norm has its own shift, so a bias before it is idle
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=free)
+    return nn.Sequential(
+        OrderedDict(conv=conv, norm=norm_layer(norm, outputs, maps=True), act=act())
+    )
+
+
+def dense_block(inputs: int, outputs: int, norm: Norm, activation: Activation) -> nn.Module:
+    """Linear layer, norm and activation.
+
+    >>> [name for name, _ in dense_block(4, 8, "none", "relu").named_children()]
+    ['linear', 'norm', 'act']
+    """
+    return nn.Sequential(
+        OrderedDict(
+            linear=nn.Linear(inputs, outputs),
+            norm=norm_layer(norm, outputs, maps=False),
+            act=activation_layer(activation),
+        )
+    )
 
 
 def image_size(builder: str, size: int) -> int:

@@ -12,6 +12,7 @@ from dovetail.parts.zoo.layers import (
     Norm,
     UnitLength,
     activation_layer,
+    dense_block,
     image_size,
     norm_layer,
     positive,
@@ -54,21 +55,12 @@ def lenet5(
             )
         )
 
-    def dense(inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(
-            OrderedDict(
-                linear=nn.Linear(inputs, outputs),
-                norm=norm_layer(norm, outputs, maps=False),
-                act=activation_layer(activation),
-            )
-        )
-
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=conv(channels, 6, padding=2),
         conv2=conv(6, 16, padding=0 if shrinks else 2),
         flatten=nn.Flatten(),
-        fc1=dense(16 * side * side, 120),
-        fc2=dense(120, 84),
+        fc1=dense_block(16 * side * side, 120, norm, activation),
+        fc2=dense_block(120, 84, norm, activation),
     )
     if unit:
         layers["unit"] = UnitLength()

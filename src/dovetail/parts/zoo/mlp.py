@@ -14,8 +14,7 @@ from dovetail.parts.zoo.layers import (
     FlattenTo,
     Norm,
     UnitLength,
-    activation_layer,
-    norm_layer,
+    dense_block,
     positive,
 )
 
@@ -51,13 +50,7 @@ def mlp(
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=flatten)
     for i, size in enumerate(hidden, start=1):
         positive("mlp", hidden=size)
-        layers[f"hidden{i}"] = nn.Sequential(
-            OrderedDict(
-                linear=nn.Linear(width, size),
-                norm=norm_layer(norm, size, maps=False),
-                act=activation_layer(activation),
-            )
-        )
+        layers[f"hidden{i}"] = dense_block(width, size, norm, activation)
         width = size
     if unit:
         layers["unit"] = UnitLength()

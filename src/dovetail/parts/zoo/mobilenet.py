@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from dovetail.core.errors import RecipeError
 from dovetail.parts.builders import builder
-from dovetail.parts.zoo.layers import Norm, image_size, norm_layer, positive
+from dovetail.parts.zoo.layers import Norm, conv_block, image_size, norm_layer, positive
 
 __all__ = ["InvertedResidual", "mobilenetv2"]
 
@@ -26,29 +27,45 @@ _STAGES = (
 class InvertedResidual(nn.Module):
     """Widen by a 1×1, look around by a depthwise 3×3, narrow by a 1×1 without activation.
 
-    The shortcut is there where the shape stays.
+    The shortcut is there where the shape stays.  ``norm`` is one of ours, or makes a norm for a
+    number of channels; ``pad`` goes before a depthwise convolution that does not pad itself.
 
     >>> import torch
     >>> InvertedResidual(8, 8, expand=6, stride=1, norm="batch")(torch.zeros(1, 8, 4, 4)).shape
     torch.Size([1, 8, 4, 4])
     """
 
-    def __init__(self, inputs: int, outputs: int, *, expand: int, stride: int, norm: Norm) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        expand: int,
+        stride: int,
+        norm: Norm | Callable[[int], nn.Module],
+        kernel: int = 3,
+        pad: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         free, wide = norm == "none", inputs * expand
+        around = kernel // 2 if pad is None else 0
+
+        def normed(width: int) -> nn.Module:
+            return norm(width) if callable(norm) else norm_layer(norm, width, maps=True)
+
         self.residual = stride == 1 and inputs == outputs
         steps: OrderedDict[str, nn.Module] = OrderedDict()
         if expand > 1:
             steps["widen"] = nn.Conv2d(inputs, wide, 1, bias=free)
-            steps["norm1"] = norm_layer(norm, wide, maps=True)
+            steps["norm1"] = normed(wide)
             steps["act1"] = nn.ReLU6()
-        steps["depthwise"] = nn.Conv2d(
-            wide, wide, 3, stride=stride, padding=1, groups=wide, bias=free
-        )
-        steps["norm2"] = norm_layer(norm, wide, maps=True)
+        if pad is not None:
+            steps["pad"] = pad
+        steps["depthwise"] = nn.Conv2d(wide, wide, kernel, stride, around, groups=wide, bias=free)
+        steps["norm2"] = normed(wide)
         steps["act2"] = nn.ReLU6()
         steps["narrow"] = nn.Conv2d(wide, outputs, 1, bias=free)
-        steps["norm3"] = norm_layer(norm, outputs, maps=True)
+        steps["norm3"] = normed(outputs)
         self.inner = nn.Sequential(steps)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,43 +97,23 @@ def mobilenetv2(
     inputs, stride = _scaled(32, width), 2 if side >= 64 else 1
     side //= stride
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        stem=_conv(channels, inputs, kernel=3, stride=stride, norm=norm)
+        stem=conv_block(channels, inputs, norm=norm, stride=stride, act=nn.ReLU6)
     )
     for number, (expand, base, blocks, wanted) in enumerate(_STAGES, start=1):
         outputs = _scaled(base, width)
         stride = wanted if side >= 4 else 1
         side //= stride
-        layers[f"stage{number}"] = nn.Sequential(
-            *(
-                InvertedResidual(
-                    inputs if i == 0 else outputs,
-                    outputs,
-                    expand=expand,
-                    stride=stride if i == 0 else 1,
-                    norm=norm,
-                )
-                for i in range(blocks)
-            )
-        )
-        inputs = outputs
+        stage = nn.Sequential()
+        for step in (stride, *(1,) * (blocks - 1)):
+            stage.append(InvertedResidual(inputs, outputs, expand=expand, stride=step, norm=norm))
+            inputs = outputs
+        layers[f"stage{number}"] = stage
     last = _scaled(320, max(width, 1.0))
-    layers["last"] = _conv(inputs, last, kernel=1, stride=1, norm=norm)
+    layers["last"] = conv_block(inputs, last, norm=norm, kernel=1, act=nn.ReLU6)
     layers["pool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
     layers["head"] = nn.Linear(last, classes)
     return nn.Sequential(layers)
-
-
-def _conv(inputs: int, outputs: int, *, kernel: int, stride: int, norm: Norm) -> nn.Module:
-    return nn.Sequential(
-        OrderedDict(
-            conv=nn.Conv2d(
-                inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=norm == "none"
-            ),
-            norm=norm_layer(norm, outputs, maps=True),
-            act=nn.ReLU6(),
-        )
-    )
 
 
 def _scaled(channels: int, width: float) -> int:
