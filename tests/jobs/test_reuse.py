@@ -7,8 +7,7 @@ import pytest
 from cli.console import call
 
 from dovetail.core.errors import ContractError, SettingsError, ShelfError, TaskError
-from dovetail.jobs.frame import RUNS
-from dovetail.jobs.nets import net_for
+from dovetail.jobs.frame import RUNS, net_for
 from dovetail.jobs.reuse import devices, domain, extend, replace, transfer
 from dovetail.jobs.train import train
 from dovetail.parts.joining import join

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, ClassVar
 
-__all__ = ["Setting", "Settings", "need_least", "setting"]
+__all__ = ["Folder", "Setting", "Settings", "setting"]
+
+Folder = str
+"""The type of a setting that names a folder, which doors write the shortest way."""
 
 
 class Setting:
@@ -96,14 +99,17 @@ class Setting:
         """Refuse what the declaration does not allow; objects in the place of names may be any."""
         if value is None and self.type.endswith("None"):
             return
-        if isinstance(value, str):
+        if isinstance(value, list | tuple):
+            for each in value:
+                self.check(each)
+        elif isinstance(value, str):
             if self.choices and value not in self.choices:
                 raise SettingsError(
                     f"unknown {argument(self.name)} {value!r}{nearest(value, self.choices)}"
                 )
             if self.kind in ("int", "float") and "str" not in self.type:
                 raise SettingsError(f"{argument(self.name)} must be a number, got {shown(value)}")
-        elif self.kind == "int":
+        elif self.kind in ("int", "tuple[int, ...]"):
             self._check_number(value, "a whole number", isinstance(value, int))
         elif self.kind == "float":
             finite = isinstance(value, float | int) and abs(value) < float("inf")
@@ -148,16 +154,3 @@ class Settings:
         for name, one in cls.declared.items():
             if name in values:
                 one.check(values[name])
-
-
-def need_least(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number, or one that is too small.
-
-    >>> need_least("most", 0, 1)
-    Traceback (most recent call last):
-    ...
-    dovetail.core.errors.SettingsError: most must be at least 1, got 0
-    """
-    one = Setting(None, "", least=least)
-    one.name, one.type = name, "int"
-    one.check(value)

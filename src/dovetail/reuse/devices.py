@@ -35,6 +35,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.modules import evaluating
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import StageTraining
+from dovetail.settings.reuse import Devices
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import OWN, CompatibleFit, Stage
@@ -124,11 +125,11 @@ def shared_head(
     task: Task,
     *,
     at: At,
-    channels: int = 64,
+    channels: int = Devices.channels,
     head: Part | None = None,
-    by: Sequence[str] = ("dcc",),
+    by: Sequence[str] = Devices.by,
     names: Sequence[str] | None = None,
-    pretext: str | Pretext = "rotation",
+    pretext: str | Pretext = Devices.pretext,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,

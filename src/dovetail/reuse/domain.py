@@ -30,6 +30,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
+from dovetail.settings.reuse import Domain
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
@@ -187,10 +188,10 @@ def adapt_domain(
     target: Task | Tensor,
     *,
     head: Part | None = None,
-    pretext: str | Pretext = "rotation",
+    pretext: str | Pretext = Domain.pretext,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
-    norms: Norms = "batch",
+    norms: Norms = Domain.norms,
     seed: int = 0,
     **options: Unpack[LoopOptions],
 ) -> Fit:
@@ -313,7 +314,7 @@ def judge_adaptation(
     task: Task,
     *,
     split: Split = "test",
-    norms: Norms = "batch",
+    norms: Norms = Domain.norms,
     seed: int = 0,
 ) -> JudgedAdaptation:
     """Compare the source front and the adapted one, each with the source head, on the target.

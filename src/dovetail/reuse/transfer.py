@@ -31,6 +31,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for
+from dovetail.settings.reuse import Transfer
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
@@ -208,7 +209,7 @@ def transfer(
     steps: Sequence[int] | None = None,
     against: Sequence[str] = (REINITIALISED,),
     others: Mapping[str, Part] | None = None,
-    norms: Norms = "batch",
+    norms: Norms = Transfer.norms,
     augment: str | Augment | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
