@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli.console import call
 
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.jobs.join import REPAIRS, JoinRefused, explain, join, mend
 from dovetail.measure.evaluate import evaluate
@@ -95,11 +95,10 @@ def test_a_refusal_among_three_parts_is_not_priced(shelf):
     assert refused.value.outcome.data["fits"] is False
 
 
-def test_what_keeps_the_pricing_does_not_hide_the_refusal(run):
-    said = run(*STRANGERS, "--task", "digits", "--epochs", "0")
-    assert said.code == 2
-    assert "cannot follow" in said.err
-    assert "No repair could be priced: --epochs must be" in said.err
+def test_what_keeps_the_pricing_does_not_hide_the_refusal(shelf):
+    with pytest.raises(ContractError, match="cannot follow") as refused:
+        join(STRANGERS, "digits", epochs=0, shelf=shelf)
+    assert "No repair could be priced: epochs must be" in str(refused.value)
 
 
 # Explained ----------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from dovetail.jobs.frame import Frame, net_for
 
 from dovetail.core.errors import RecipeError, TaskError
+from dovetail.jobs.frame import Frame, net_for
 from dovetail.parts.part import build
 from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf

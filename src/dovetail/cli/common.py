@@ -292,7 +292,7 @@ def need_parts(refs: Iterable[str | None], shelf: str, endings: Sequence[str] = 
 
 
 def need_halves(refs: Iterable[str | None], side: str, shelf: str) -> None:
-    """Refuse, likewise, a network without its ``"front"`` or ``"head"``; named in full it is one."""
+    """Refuse, likewise, a network without its ``"front"`` or ``"head"``; a half is one."""
     from dovetail.shelf.names import HALVES
 
     need_parts(refs, shelf, HALVES[side])

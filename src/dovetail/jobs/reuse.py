@@ -300,9 +300,7 @@ def transfer(
     entry = frame.shelve(parts)[name]
     for each, row in rows.items():
         frame.keep_fit([candidates[each], ready], task, norms, row.test[0], trial.chance)
-    verdict = (
-        f"{entry.ref} is on the shelf: {trial.chosen} with {head}, {best.test[-1]:.1%} on test"
-    )
+    reached = f"{trial.chosen} with {head}, {best.test[-1]:.1%} on test"
     facts = {
         "ref": entry.ref,
         "chosen": trial.chosen,
@@ -310,7 +308,9 @@ def transfer(
         "at_once": {each: row.direct for each, row in rows.items()},
         "test accuracy": best.test[-1],
     }
-    return frame.outcome([task], trial.view(), (), f"{entry.ref} is on the shelf: {reached}", facts, (trial,))
+    return frame.outcome(
+        [task], trial.view(), (), f"{entry.ref} is on the shelf: {reached}", facts, (trial,)
+    )
 
 
 def _fronts(frame: Frame, refs: Sequence[str], head: Part, task: Task) -> dict[str, Part]:

@@ -51,7 +51,11 @@ from dovetail.train.supervision import labelled_batches
 __all__ = ["DomainAdaptation", "JudgedAdaptation", "Reading", "adapt_domain", "judge_adaptation"]
 
 _STEPS = 1000
-_DEFAULTS: LoopOptions = {"lr": 1e-3, "schedule": "constant", "weight_decay": 0.0}
+_DEFAULTS: LoopOptions = {
+    "lr": Domain.lr,
+    "schedule": Domain.schedule,
+    "weight_decay": Domain.weight_decay,
+}
 """Small steps of one length: the frozen head knows nothing of the classes, and what the pretext
 does not need is kept only by not moving far."""
 
@@ -185,7 +189,7 @@ class JudgedAdaptation(
 def adapt_domain(
     front: Part,
     rp_head: Part,
-    target: Task | Tensor,
+    task: Task | Tensor,
     *,
     head: Part | None = None,
     pretext: str | Pretext = Domain.pretext,
@@ -203,7 +207,7 @@ def adapt_domain(
         rp_head: The pretext's head of that training, ``fit.auxiliaries["rp"]``.  It must take the
             space that the front gives.  Where neither says any space, that is taken on trust: what
             is trained then has none either, and is joined by force.
-        target: A task, whose targets are never read, or images ``[n, c, h, w]``: a tenth of them
+        task: One, whose targets are never read, or images ``[n, c, h, w]``: a tenth of them
             validates.
         head: The source head for the classes, to be joined with the adapted front.
         pretext: What ``rp_head`` was trained for.
@@ -236,7 +240,7 @@ def adapt_domain(
     >>> adapted.part.contract.classes == digits.classes
     True
     """
-    question, images = pretext_named(pretext), without_labels(target)
+    question, images = pretext_named(pretext), without_labels(task)
     if images.size("train") < 2:
         raise TaskError(f"{images.name!r} has no two training images to adapt to")
     check_norms(norms)

@@ -44,9 +44,6 @@ __all__ = ["READY", "REINITIALISED", "TransferFit", "TransferTrial", "Tried", "t
 READY, REINITIALISED = "ready", "reinitialised"
 """The names of the head that is tried, and of the same one drawn anew."""
 
-_LR = 0.01
-"""The learning rate of fine-tuning: what is ready should be improved on, not overwritten."""
-
 
 @dataclass(frozen=True)
 class Tried:
@@ -251,12 +248,12 @@ def transfer(
     ('own', True)
     """
     heads = _heads(fronts, head, against, others, seed)
-    epochs = options.get("epochs", 1)
+    epochs = options.get("epochs", Transfer.epochs)
     if not isinstance(epochs, int) or epochs < 0:
         raise SettingsError(
             f"{argument('epochs')} must be a whole number of at least 0, got {epochs!r}"
         )
-    settled: LoopOptions = {"lr": _LR, **options, "epochs": max(epochs, 1)}
+    settled: LoopOptions = {"lr": Transfer.lr, **options, "epochs": max(epochs, 1)}
     course = Course("transfer", task, settled, augment=augment, seed=seed)
     if course.options.checkpoint is not None or course.options.patience is not None:
         raise SettingsError(

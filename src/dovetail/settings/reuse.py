@@ -74,6 +74,7 @@ class Transfer(Steps, Recombined):
     """Try a ready head behind candidate fronts, at once and fine-tuned."""
 
     epochs: int = setting(1, "passes over the training split; 0 to measure only", least=0)
+    # What is ready should be improved on, not overwritten.
     lr: float = setting(0.01, "peak learning rate", least=0)
     fronts: tuple[str, ...] | None = setting(
         None,
