@@ -232,7 +232,7 @@ def test_a_killed_use_goes_on(tmp_path, data, parts, monkeypatch):
     [
         (lambda: domain(ONE, "digits~gray"), TaskError, "unknown change '~gray'"),
         (lambda: domain("nobody", "digits"), ShelfError, "nobody"),
-        (lambda: domain("pair.rp", "digits"), ShelfError, "name it with --head"),
+        (lambda: domain("pair.rp", "digits"), ShelfError, "name it with head"),
         (lambda: domain(ONE, "digits", rp_head="pair.dcc"), ContractError, "rotation"),
         (lambda: domain(ONE, "digits", name="a/b"), ShelfError, "cannot name a part"),
         (lambda: domain(ONE, "digits", pretext="rotatoin"), SettingsError, "did you mean rotation"),

@@ -274,18 +274,15 @@ def solved_for(task: Task, *, seed: int) -> Solved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DepthOfJoin(Record, kind="depth-of-join"):
+class DepthOfJoin(
+    Record, kind="depth-of-join", title="One network's front with its twin's head, by cut point"
+):
     """One network's front with its twin's head, cut at every point."""
 
     at: tuple[str, ...]
     own: tuple[float, ...]
     other: tuple[float, ...]
     chance: float
-
-    @property
-    def title(self) -> str:
-        """What was measured."""
-        return "One network's front with its twin's head, by cut point"
 
     def view(self) -> View:
         """Own halves, foreign halves and chance along the network."""

@@ -36,7 +36,7 @@ MAPPED = ("1", "3", "5", "7", "8", "9")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeToFit(Record, kind="made-to-fit"):
+class MadeToFit(Record, kind="made-to-fit", title="Trained apart, and made to fit"):
     """Each front with each head, of networks that were trained apart, and of ones made to fit.
 
     >>> tenths = ((0.9, 0.2), (0.1, 0.9)), ((0.9, 0.8), (0.7, 0.9))
@@ -49,11 +49,6 @@ class MadeToFit(Record, kind="made-to-fit"):
     apart: Matrix
     fitted: Matrix
     chance: float
-
-    @property
-    def title(self) -> str:
-        """What was measured."""
-        return "Trained apart, and made to fit"
 
     @property
     def summary(self) -> str:

@@ -16,6 +16,7 @@ from dovetail.jobs.pack_places import free, is_container, is_packed, put, source
 from dovetail.pack.decompressing import opened, tensors
 from dovetail.pack.index import Entry, Index
 from dovetail.pack.tensors import dtype_name, raw_bytes
+from dovetail.parts.modules import SAFETENSORS_DTYPES
 from dovetail.parts.packed import without_packed
 from dovetail.settings.pack import Unpack
 from dovetail.shelf.listing import shown_bytes
@@ -25,26 +26,7 @@ __all__ = ["unpack", "unpack_all", "write_plain"]
 UNPACKED = "-unpacked"
 """What an unpacked part's name ends with, unless another is said."""
 
-_DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-    "bool": "BOOL",
-    "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
+_DTYPES = {torch_name: name for name, torch_name in SAFETENSORS_DTYPES.items()}
 _METADATA = "__metadata__"
 
 
