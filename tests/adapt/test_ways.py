@@ -201,9 +201,9 @@ def test_options_of_no_way_are_refused(part, tmp_path):
     shelf = Shelf(tmp_path / "shelf")
     shelf.add(part, "net")
     for option, words in (("prior", "layers"), ("params", ("x",)), ("link", "mc")):
-        with pytest.raises(SettingsError, match=f"--{option} is for --how"):
+        with pytest.raises(SettingsError, match=f"{option} is for how="):
             adapt("net", "digits", how=["probe"], shelf=shelf.folder, **{option: words})
-    with pytest.raises(SettingsError, match="--keep is one of"):
+    with pytest.raises(SettingsError, match="keep is one of"):
         adapt("net", "digits", how=["probe"], keep="finetune", shelf=shelf.folder)
     with pytest.raises(ShelfError):
         adapt("nett", "digits", shelf=shelf.folder)

@@ -42,10 +42,10 @@ def test_the_plan_is_told(shelved):
     [
         (["digitz"], "unknown task 'digitz'"),
         ([TASK, "--how", "linearised"], "did you mean linearized"),
-        ([TASK, "--labels", "0"], "expected counts such as 10"),
-        ([TASK, "--labels", "many"], "expected counts such as 10"),
+        ([TASK, "--labels", "0"], "--labels-per-class must be at least 1"),
+        ([TASK, "--labels", "many"], "expected whole numbers such as 1,10"),
         ([TASK, "--labels", "5000"], "not 5000"),
-        ([TASK, "--seeds", "0"], "counts from 1"),
+        ([TASK, "--seeds", "0"], "--seeds must be at least 1"),
         ([TASK, "--how", "probe", "--prior", "layers"], "--prior is for --how linearized"),
         ([TASK, "--keep", "nothing"], "--keep is one of"),
         ([TASK, "--method", "magic"], "method is one of"),

@@ -76,7 +76,7 @@ def uniform(*shape):
         (["cut", "net@x", "--at", "conv2"], ["net@x"]),
         (["join", "net.front", "other.back"], ["cannot follow", "space"]),
         (["join", "net.back", "net.front", "--force"], ["cannot follow", "shape"]),
-        (["join", "net.front", "net.back", "--norms", "bach"], ["invalid choice: 'bach'"]),
+        (["join", "net.front", "net.back", "--norms", "bach"], ["unknown --norms 'bach'", "batch"]),
         (["join", "net.front", "net.back", "--norms", "recalibrated"], ["need --task"]),
         (["join", "net.front", "net.back", "--task", "digits"], ["needs 10 numbers an example"]),
         (["predict", "net", "no.npy"], ["no.npy: no such file"]),

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dovetail.core.errors import ContractError, SettingsError
-from dovetail.jobs.cut import cut, list_points
+from dovetail.jobs.cut import cut
 from dovetail.jobs.demo import joins_by_depth
 from dovetail.jobs.join import join
 from dovetail.jobs.predict import predict
@@ -34,7 +34,7 @@ def shelf(trained, tmp_path):
 
 
 def test_points_are_listed_with_shapes(shelf):
-    points = {p["at"]: p for p in list_points("net", shelf=shelf).data["points"]}
+    points = {p["at"]: p for p in cut("net", shelf=shelf).data["points"]}
     assert points["conv2"] == {"at": "conv2", "shape": (16, 2, 2), "after": "relu"}
     assert "head" not in points
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from cli.console import call
 
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.jobs.join import JoinRefused, explain, join
-from dovetail.jobs.mend import REPAIRS, mend
+from dovetail.jobs.join import REPAIRS, JoinRefused, explain, join, mend
 from dovetail.measure.evaluate import evaluate
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join as join_parts
@@ -96,11 +95,10 @@ def test_a_refusal_among_three_parts_is_not_priced(shelf):
     assert refused.value.outcome.data["fits"] is False
 
 
-def test_what_keeps_the_pricing_does_not_hide_the_refusal(run):
-    said = run(*STRANGERS, "--task", "digits", "--epochs", "0")
-    assert said.code == 2
-    assert "cannot follow" in said.err
-    assert "No repair could be priced: --epochs must be" in said.err
+def test_what_keeps_the_pricing_does_not_hide_the_refusal(shelf):
+    with pytest.raises(ContractError, match="cannot follow") as refused:
+        join(STRANGERS, "digits", epochs=0, shelf=shelf)
+    assert "No repair could be priced: epochs must be" in str(refused.value)
 
 
 # Explained ----------------------------------------------------------------------------------------
@@ -148,7 +146,7 @@ def test_a_stitch_is_made_measured_and_shelved(run, shelf, halves, digits, repai
 
 
 def test_recalibrated(shelf, halves):
-    done = mend(STRANGERS, "recalibrate", task="digits", name="again", shelf=shelf)
+    done = mend(STRANGERS, repair="recalibrate", task="digits", name="again", shelf=shelf)
     assert "stitch_ref" not in done.data
     (fit,) = Shelf(shelf).fits()
     assert (fit.norms, fit.through) == ("recalibrated", ())
@@ -158,7 +156,7 @@ def test_recalibrated(shelf, halves):
 
 
 def test_a_stitch_that_is_not_shelved_is_not_kept(shelf):
-    done = mend(STRANGERS, "stitch", task="digits", norms="recalibrated", shelf=shelf)
+    done = mend(STRANGERS, repair="stitch", task="digits", norms="recalibrated", shelf=shelf)
     assert done.data["kept"] is False
     assert Shelf(shelf).fits() == []
 
@@ -212,7 +210,7 @@ def test_parts_from_folders_leave_no_trace(shelf, halves, tmp_path):
         ([*STRANGERS, "--explain", "--repair", "stitch"], "not allowed with"),
         ([*STRANGERS, "--explain", "--force"], "neither --force nor --adapters"),
         ([*STRANGERS, "--explain", "--name", "x"], "shelves nothing"),
-        ([*STRANGERS, "--repair", "glue"], "invalid choice: 'glue'"),
+        ([*STRANGERS, "--repair", "glue"], "unknown --repair 'glue'"),
         ([*STRANGERS, "--task", "digits", "--repair", "stitch", "--name", "a/b"], "cannot name"),
         (
             [*STRANGERS, "--task", "digits", "--repair", "stitch", "--reference", "one.front"],
@@ -240,15 +238,15 @@ def test_a_mistake_is_told_and_nothing_is_shelved(run, shelf, words, told):
 def test_no_reference_on_the_shelf(shelf):
     Shelf(shelf).rm("two.front", all_versions=True)
     with pytest.raises(SettingsError, match="the shelf has none; name one with --reference"):
-        mend(STRANGERS, "stitch", task="digits", shelf=shelf)
+        mend(STRANGERS, repair="stitch", task="digits", shelf=shelf)
 
 
 def test_classes_that_the_head_does_not_know(shelf, digits, monkeypatch):
     renamed = digits.derived("some", classes=tuple("012defghij"))
-    monkeypatch.setattr("dovetail.jobs.mend.load_task", lambda *_, **__: renamed)
-    done = mend(STRANGERS, "stitch", task="some", shelf=shelf)
+    monkeypatch.setattr("dovetail.jobs.frame.load_task", lambda *_, **__: renamed)
+    done = mend(STRANGERS, repair="stitch", task="some", shelf=shelf)
     assert done.data["measures"]["masked accuracy"] > 0.6
     alien = digits.derived("letters", classes=tuple("abcdefghij"))
-    monkeypatch.setattr("dovetail.jobs.mend.load_task", lambda *_, **__: alien)
+    monkeypatch.setattr("dovetail.jobs.frame.load_task", lambda *_, **__: alien)
     with pytest.raises(TaskError, match=r"share by name, two or more; .* knows .* 'letters' has"):
-        mend(STRANGERS, "stitch", task="letters", shelf=shelf)
+        mend(STRANGERS, repair="stitch", task="letters", shelf=shelf)

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from dovetail.core.errors import RecipeError, TaskError
-from dovetail.jobs.locate import find_part
-from dovetail.jobs.nets import net_for
+from dovetail.jobs.frame import Frame, net_for
 from dovetail.parts.part import build
 from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf
@@ -58,9 +57,9 @@ def test_a_part_is_found_in_a_folder_and_on_the_shelf(tmp_path):
     shelf.add(first, "net")
     shelf.add(second, "net")
     first.save_pretrained(tmp_path / "made" / "net")
-    assert find_part("net", shelf.folder).digest == second.digest
-    assert find_part("net@1", shelf.folder).digest == first.digest
-    assert find_part(str(tmp_path / "made" / "net"), "nowhere").digest == first.digest
+    assert Frame(shelf.folder).part("net").digest == second.digest
+    assert Frame(shelf.folder).part("net@1").digest == first.digest
+    assert Frame("nowhere").part(str(tmp_path / "made" / "net")).digest == first.digest
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_folder_is_a_part_too(shelf, halves, expected, tmp_path):
     folder = halves["one"][0].save_pretrained(tmp_path / "mine")
     outcome = recombine([str(folder)], heads=["two"], tasks=["digits"], shelf=shelf)
     assert outcome.records[0].accuracy == {"mine": {"two": expected.accuracy["one"]["two"]}}
-    with pytest.raises(ShelfError, match="with --heads"):
+    with pytest.raises(ShelfError, match="with heads"):
         recombine([str(folder)], tasks=["digits"], shelf=shelf)
 
 

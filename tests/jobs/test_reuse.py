@@ -7,8 +7,7 @@ import pytest
 from cli.console import call
 
 from dovetail.core.errors import ContractError, SettingsError, ShelfError, TaskError
-from dovetail.jobs.frame import RUNS
-from dovetail.jobs.nets import net_for
+from dovetail.jobs.frame import RUNS, net_for
 from dovetail.jobs.reuse import devices, domain, extend, replace, transfer
 from dovetail.jobs.train import train
 from dovetail.parts.joining import join
@@ -233,7 +232,7 @@ def test_a_killed_use_goes_on(tmp_path, data, parts, monkeypatch):
     [
         (lambda: domain(ONE, "digits~gray"), TaskError, "unknown change '~gray'"),
         (lambda: domain("nobody", "digits"), ShelfError, "nobody"),
-        (lambda: domain("pair.rp", "digits"), ShelfError, "name it with --head"),
+        (lambda: domain("pair.rp", "digits"), ShelfError, "name it with head"),
         (lambda: domain(ONE, "digits", rp_head="pair.dcc"), ContractError, "rotation"),
         (lambda: domain(ONE, "digits", name="a/b"), ShelfError, "cannot name a part"),
         (lambda: domain(ONE, "digits", pretext="rotatoin"), SettingsError, "did you mean rotation"),

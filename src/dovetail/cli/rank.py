@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli import common
+from dovetail.settings.rank import Rank
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -24,59 +25,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="rank this one (or all that begin so: 'lenet*'); may be repeated (default: all)",
     )
-    parser.add_argument(
-        "--at",
-        action="append",
-        metavar="POINT",
-        help="cut point to rank at, or 'every', or 'output'; may be repeated",
-    )
-    parser.add_argument("--by", help="the score (default: the one with the best record)")
-    parser.add_argument(
-        "--samples", type=int, default=2000, help="labelled examples to look at (0: all of them)"
-    )
-    parser.add_argument(
-        "--split",
-        choices=("train", "validation"),
-        default="train",
-        help="where they come from; validation for parts trained on this very task",
-    )
-    parser.add_argument("--pooling", choices=("average", "flatten"), default="average")
-    parser.add_argument("--confidence", type=float, default=0.9, help="of the intervals")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--cache", type=common.path, metavar="FOLDER", help="keep features here between calls"
-    )
-    common.add_task_options(parser)
-    common.add_shelf(parser)
-    common.add_data(parser)
-    common.add_record(parser)
-    common.add_json(parser)
+    common.add_settings(parser, Rank.declared.values())
+    common.add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Rank and show."""
-    from dovetail.cli.early import need_parts, need_tasks
+    options = common.settings_of(args, Rank)
+    common.need_tasks(args.tasks, args.data)
+    if whole_names := [part for part in args.parts if not part.endswith("*")]:
+        common.need_parts(whole_names, args.shelf)
+    from dovetail.jobs.rank import rank  # torch loads here
 
-    need_tasks(args.tasks, args.data)
-    if named := [part for part in args.parts if not part.endswith("*")]:
-        need_parts(named, args.shelf)
-    from dovetail.jobs.rank import rank
-
-    at = args.at if args.at is None or len(args.at) > 1 else args.at[0]
-    chosen = {} if args.by is None else {"by": args.by}
-    outcome = rank(
-        args.tasks,
-        parts=args.parts,
-        at=at,
-        samples=args.samples or None,
-        split=args.split,
-        pooling=args.pooling,
-        confidence=args.confidence,
-        seed=args.seed,
-        cache=args.cache,
-        shelf=args.shelf,
-        data=args.data,
-        task_options=common.task_options(args),
-        **chosen,
-    )
-    return common.show(outcome, args)
+    return common.show(rank(args.tasks, args.parts, **options, **common.frame_of(args)), args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli import common
+from dovetail.settings.join import Recombine
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -30,49 +31,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="measure on this task; repeated, one for each front",
     )
-    parser.add_argument(
-        "--norms",
-        action="append",
-        choices=("stored", "batch", "recalibrated"),
-        help="statistics that batch norms use; may be repeated (default: batch)",
-    )
-    parser.add_argument("--split", choices=("train", "validation", "test"), default="test")
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument(
-        "--calibration", type=int, default=2048, help="training images for recalibrated norms"
-    )
-    parser.add_argument(
-        "--no-correlation", action="store_true", help="do not correlate the fronts' channels"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    common.add_task_options(parser)
-    common.add_shelf(parser)
-    common.add_data(parser)
-    common.add_record(parser)
-    common.add_json(parser)
+    common.add_settings(parser, Recombine.declared.values())
+    common.add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Recombine and show."""
-    from dovetail.cli.early import need_halves, need_tasks
+    options = common.settings_of(args, Recombine)
+    common.need_halves(args.fronts, "front", args.shelf)
+    common.need_halves(args.heads, "head", args.shelf)
+    common.need_tasks(args.tasks, args.data)
+    from dovetail.jobs.recombine import recombine  # torch loads here
 
-    need_halves(args.fronts, "front", args.shelf)
-    need_halves(args.heads, "head", args.shelf)
-    need_tasks(args.tasks, args.data)
-    from dovetail.jobs.recombine import recombine
-
-    outcome = recombine(
-        args.fronts,
-        heads=args.heads,
-        tasks=args.tasks,
-        norms=args.norms or "batch",
-        split=args.split,
-        batch_size=args.batch_size,
-        calibration=args.calibration,
-        correlation=not args.no_correlation,
-        seed=args.seed,
-        shelf=args.shelf,
-        data=args.data,
-        task_options=common.task_options(args),
-    )
+    outcome = recombine(args.fronts, args.heads, args.tasks, **options, **common.frame_of(args))
     return common.show(outcome, args)

@@ -10,6 +10,7 @@ import argparse
 import os
 
 from dovetail.cli import common
+from dovetail.settings.show import Report
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -21,20 +22,7 @@ EXAMPLE = """dovetail report records/ --shelf shelf -o report.html
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("records", nargs="*", help="record files, or folders of them")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=common.path,
-        help=".html or .md (default: report.html, unless only --figures is asked for)",
-    )
-    parser.add_argument("--title", default="dovetail report")
-    parser.add_argument("--shelf", type=common.place, help="also list this shelf")
-    parser.add_argument(
-        "--figures", type=common.path, metavar="FOLDER", help="write each figure to a file here"
-    )
-    parser.add_argument(
-        "--format", choices=("svg", "png"), default="svg", help="of the figures (default: svg)"
-    )
+    common.add_settings(parser, Report.declared.values())
     common.add_json(parser)
 
 
@@ -43,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from dovetail.core.errors import FormatError
     from dovetail.shelf.names import need_folder
 
+    options = common.settings_of(args, Report)
     if not args.records and args.shelf is None:
         raise FormatError("nothing to report: give record files, a folder of them, or --shelf")
     for source in args.records:
@@ -52,12 +41,4 @@ def run(args: argparse.Namespace) -> int:
         need_folder(args.shelf)
     from dovetail.jobs.report import report
 
-    outcome = report(
-        args.records,
-        output=args.output,
-        title=args.title,
-        shelf=args.shelf,
-        figures=args.figures,
-        format=args.format,
-    )
-    return common.show(outcome, args)
+    return common.show(report(args.records, **options), args)

@@ -63,26 +63,19 @@ def _fill(use: str, parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find the parts, use them, shelve and show."""
-    from dovetail.cli.early import need_halves, need_tasks
-
-    settings = USES[args.use][0]
-    said = common.said(args, settings.declared, ("net", "start", "nets", "starts", "front"))
-    settings.check(said)
-    first = getattr(args, "network", None) or (args.head if "head" in args else None)
-    behind = first if args.use in ("extend", "transfer") else said.get("head")
-    need_halves(
-        [getattr(args, "network", None), said.get("front"), *said.get("fronts", ())],
-        "front",
-        args.shelf,
-    )
-    need_halves([behind, *said.get("others", ())], "head", args.shelf)
-    need_tasks([args.task], args.data)
-    from dovetail.jobs import reuse
+    options = common.settings_of(args, USES[args.use][0])
+    options |= common.values_of(args, ("net", "start", "nets", "starts", "front"))
+    network = getattr(args, "network", None)
+    fronts = [network, options.get("front"), *options.get("fronts", ())]
+    heads = [getattr(args, "head", None), *options.get("others", ())]
+    common.need_halves(fronts, "front", args.shelf)
+    common.need_halves(heads, "head", args.shelf)
+    common.need_tasks([args.task], args.data)
+    from dovetail.jobs import reuse  # torch loads here
 
     if "args" in args:
-        said["args"] = dict(args.args)
-    if args.use in ("extend", "transfer"):
-        said.pop("head", None)
+        options["args"] = dict(args.args)
+    first = args.head if args.use in ("extend", "transfer") else network
     inputs = [args.task] if args.use == "devices" else [first, args.task]
-    outcome = getattr(reuse, args.use)(*inputs, **{**said, **common.common(args)})
+    outcome = getattr(reuse, args.use)(*inputs, **{**options, **common.frame_of(args)})
     return common.show(outcome, args)

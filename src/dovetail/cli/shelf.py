@@ -4,131 +4,74 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from dovetail.cli import common
 from dovetail.cli.parsing import branches
+from dovetail.settings.shelf import ACTIONS, Find
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from dovetail.jobs.outcome import Outcome
+    from collections.abc import Callable
+
+    from dovetail.jobs import Outcome
 
 __all__ = ["EXAMPLE", "add", "run"]
 
 EXAMPLE = "dovetail shelf ls 'lenet-*'"
 
-_FILTERS = ("fits", "space", "classes", "task", "tag", "takes", "gives")
+_INPUTS = ("pattern", "front", "head", "source", "part", "repo")
+"""What actions work on, in the order in which their jobs take it."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The sub-commands."""
     actions = branches(parser, "actions", dest="action")
-    for fill, words, example in (
-        (_ls, "list the parts", "ls 'lenet-*'"),
-        (_find, "find parts by what they are, the best fit first", "find --fits lenet@2"),
-        (_path, "the best chain of parts from a front to a head", "path net.front a.back"),
-        (_show, "show one part: contract, recipe, origin, lineage", "show lenet@2"),
-        (_add, "check a part and put it on the shelf", "add ./lenet --tag mine"),
-        (_rm, "remove a version, or a whole name with --all", "rm lenet@1"),
-        (_verify, "read every part again and tell all that is wrong", "verify"),
-        (_push, "send a part to a hub's repository", "push lenet@2 someone/lenet"),
-        (_pull, "fetch a part from a hub's repository, checked", "pull someone/lenet"),
+    for words, example in (
+        ("list the parts", "ls 'lenet-*'"),
+        ("find parts by what they are, the best fit first", "find --fits lenet@2"),
+        ("the best chain of parts from a front to a head", "path net.front a.back"),
+        ("show one part: contract, recipe, origin, lineage", "show lenet@2"),
+        ("check a part and put it on the shelf", "add ./lenet --tag mine"),
+        ("remove a version, or a whole name with --all", "rm lenet@1"),
+        ("read every part again and tell all that is wrong", "verify"),
+        ("send a part to a hub's repository", "push lenet@2 someone/lenet"),
+        ("fetch a part from a hub's repository, checked", "pull someone/lenet"),
     ):
+        action = example.partition(" ")[0]
         actions.add_parser(
-            example.partition(" ")[0],
+            action,
             help=words,
             description=words[0].upper() + words[1:] + ".",
             epilog=f"example:\n  dovetail shelf {example}",
-            fill=fill,
+            fill=partial(_fill, action),
         )
 
 
-def _every(parser: argparse.ArgumentParser) -> None:
+def _fill(action: str, parser: argparse.ArgumentParser) -> None:
+    """What the action works on, and what it lets people choose."""
+    if action in ("ls", "find"):
+        parser.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
+    elif action == "path":
+        parser.add_argument("front", metavar="FRONT", help="name, or name@version")
+        parser.add_argument("head", metavar="HEAD", help="name, or name@version")
+    elif action == "add":
+        parser.add_argument(
+            "source",
+            help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2",
+        )
+        common.add_set(parser)
+    elif action == "verify":
+        parser.add_argument("part", nargs="?", help="only this one")
+    elif action != "pull":
+        parser.add_argument("part", help="name, or name@version")
+    if action in ("push", "pull"):
+        parser.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
+    if action in ACTIONS:
+        asked = parser.add_argument_group("only parts that") if ACTIONS[action] is Find else parser
+        common.add_settings(asked, ACTIONS[action].declared.values())
     common.add_shelf(parser)
     common.add_json(parser)
-
-
-def _ls(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("pattern", nargs="?", help="of the name, such as 'lenet-*'")
-    asked = parser.add_argument_group("only parts that")
-    asked.add_argument("--fits", metavar="REF", help="can follow or precede this one")
-    asked.add_argument("--space", help="take or give this space")
-    asked.add_argument("--classes", type=common.words, metavar="A,B", help="know all these classes")
-    asked.add_argument("--task", help="were made on this task")
-    asked.add_argument("--tag", help="bear this tag")
-    asked.add_argument("--takes", type=_sizes, metavar="16x2x2", help="take this shape ('?': any)")
-    asked.add_argument("--gives", type=_sizes, metavar="16x?x?", help="give this shape")
-
-
-_find = _ls
-
-
-def _path(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("front", metavar="FRONT", help="name, or name@version")
-    parser.add_argument("head", metavar="HEAD", help="name, or name@version")
-
-
-def _show(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("part", help="name, or name@version")
-
-
-def _add(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument(
-        "source", help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2"
-    )
-    parser.add_argument("--name", help="name on the shelf (default: the folder's)")
-    common.add_set(parser)
-    _tags(parser)
-
-
-def _rm(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("part", help="name@version")
-    parser.add_argument("--all", dest="all_versions", action="store_true", help="every version")
-
-
-def _verify(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("part", nargs="?", help="only this one")
-    parser.add_argument(
-        "--sweep", action="store_true", help="delete day-old unfinished work of writers that died"
-    )
-
-
-def _push(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("part", help="name, or name@version")
-    parser.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
-    parser.add_argument("--public", action="store_true", help="of a new repository: all may see it")
-
-
-def _pull(parser: argparse.ArgumentParser) -> None:
-    _every(parser)
-    parser.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
-    parser.add_argument("--name", help="name on the shelf (default: the repository's)")
-    parser.add_argument("--revision", help="branch, tag or commit (default: main)")
-    _tags(parser)
-
-
-def _tags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tag", dest="tags", action="append", metavar="TAG", help="may be repeated"
-    )
-
-
-def _sizes(text: str) -> tuple[int | None, ...]:
-    """A shape as people write it.
-
-    >>> _sizes("16x?x2"), _sizes("64")
-    ((16, None, 2), (64,))
-    """
-    axes = text.replace("×", "x").split("x")
-    if not all(axis == "?" or axis.isdecimal() for axis in axes):
-        raise argparse.ArgumentTypeError(f"expected a shape such as 16x2x2, got {text!r}")
-    return tuple(None if axis == "?" else int(axis) for axis in axes)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -142,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 def _is_plain(args: argparse.Namespace) -> bool:
     """Whether the whole shelf is asked for, or one part: what nothing but the parts decides."""
     if args.action == "ls":
-        return not any(getattr(args, name) for name in ("pattern", *_FILTERS))
+        return not any(getattr(args, name) for name in ("pattern", *Find.declared))
     return bool(args.action == "show")
 
 
@@ -160,33 +103,19 @@ def _tell(args: argparse.Namespace, paper: str) -> int:
         sys.stdout.write(glance.empty_list(args.shelf, as_json=args.json))
         return 0
     question = f"{args.action} {getattr(args, 'part', '')}".rstrip()
-    said = glance.remembered(args.shelf, f"{question} {paper}", now)
-    if said is None:
-        said = common.keep_answer(args.shelf, question, now, paper, _outcome(args))
-    sys.stdout.write(said)
+    answer = glance.remembered(args.shelf, f"{question} {paper}", now)
+    if answer is None:
+        answer = common.keep_answer(args.shelf, question, now, paper, _outcome(args))
+    sys.stdout.write(answer)
     return 0
 
 
 def _outcome(args: argparse.Namespace) -> Outcome:
     from dovetail.jobs import shelf
 
-    match args.action:
-        case "ls" | "find":
-            wanted = {name: getattr(args, name) for name in _FILTERS}
-            return shelf.ls(args.pattern, shelf=args.shelf, **wanted)
-        case "path":
-            return shelf.path(args.front, args.head, shelf=args.shelf)
-        case "show":
-            return shelf.show(args.part, shelf=args.shelf)
-        case "add":
-            about = {"name": args.name, "tags": args.tags, "args": dict(args.args)}
-            return shelf.add(args.source, **about, shelf=args.shelf)
-        case "rm":
-            return shelf.rm(args.part, all_versions=args.all_versions, shelf=args.shelf)
-        case "push":
-            return shelf.push(args.part, args.repo, public=args.public, shelf=args.shelf)
-        case "pull":
-            about = {"name": args.name, "revision": args.revision, "tags": args.tags}
-            return shelf.pull(args.repo, **about, shelf=args.shelf)
-        case _:
-            return shelf.verify(args.part, sweep=args.sweep, shelf=args.shelf)
+    options = common.settings_of(args, ACTIONS[args.action]) if args.action in ACTIONS else {}
+    if args.action == "add":
+        options["args"] = dict(args.args)
+    do: Callable[..., Outcome] = getattr(shelf, "ls" if args.action == "find" else args.action)
+    inputs = [getattr(args, name) for name in _INPUTS if name in args]
+    return do(*inputs, **options, shelf=args.shelf)

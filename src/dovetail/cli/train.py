@@ -65,9 +65,9 @@ def _how(words: list[str]) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Train and shelve."""
-    from dovetail.cli.early import need_parts, need_tasks
-
-    options = common.said(args, *(way.settings.declared for way in WAYS.values()))
+    options = common.values_of(
+        args, dict.fromkeys(name for way in WAYS.values() for name in way.settings.declared)
+    )
     chosen(
         args.how,
         options,
@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
         starts=len(args.start or ()),
         new_net=args.net is not None or bool(args.args),
     )
-    need_tasks(args.task, args.data)
+    common.need_tasks(args.task, args.data)
     if args.start:
-        need_parts(args.start, args.shelf)
+        common.need_parts(args.start, args.shelf)
     from dovetail.jobs.train import train  # torch loads here
 
     outcome = train(
@@ -86,6 +86,6 @@ def run(args: argparse.Namespace) -> int:
         args=dict(args.args),
         start=args.start,
         how=args.how,
-        **{**options, **common.common(args)},
+        **{**options, **common.frame_of(args)},
     )
     return common.show(outcome, args) if outcome.view else 0  # only one of several processes shows

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli import common
-from dovetail.cli.pack import need_source, one_or_all, refuse
+from dovetail.cli.pack import add_places, need_source, refuse
+from dovetail.settings.pack import Unpack
 
 __all__ = ["EXAMPLE", "add", "run"]
 
@@ -20,34 +21,10 @@ dovetail unpack lenet-packed --name lenet-plain
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument(
-        "part",
-        nargs="?",
-        metavar="PART",
-        help="name or name@version on the shelf, a part's folder, or a .dovepack file",
-    )
-    parser.add_argument(
-        "--all",
-        dest="all_parts",
-        action="store_true",
-        help="the latest version of every part that is packed",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--to",
-        type=common.path,
-        metavar="PATH",
-        help="folder or file to write; with --all a shelf (default: beside the source)",
-    )
-    where.add_argument("--name", help="name on the shelf (default: NAME-unpacked)")
-    parser.add_argument("--replace", action="store_true", help="overwrite what is at --to")
-    parser.add_argument(
-        "--most-gigabytes",
-        type=float,
-        metavar="GB",
-        help="of a file: refuse to unpack to more (default: what packing rarely exceeds)",
-    )
-    common.spells(parser, overwrite="--replace", most_bytes="--most-gigabytes; in bytes it is {}")
+    every = "the latest version of every part that is packed"
+    add_places(parser, "a .dovepack file", every, "-unpacked")
+    common.add_settings(parser, [Unpack.declared["most_gigabytes"]])
+    common.spells(parser, most_bytes="--most-gigabytes; in bytes it is {}")
     common.add_shelf(parser)
     parser.set_defaults(shelf=None)  # so that one that says nothing can be refused
     common.add_json(parser)
@@ -55,20 +32,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Unpack one thing, or a shelf."""
-    one_or_all(args, "unpack")
+    need_source(args, "unpack")
     if args.all_parts:
         refuse(args, ("name", "replace", "most_gigabytes"), "cannot be used with --all")
-    need_source(args)
+    options = common.settings_of(args, Unpack)
     from dovetail.jobs.unpack import unpack, unpack_all  # torch loads here
 
-    if args.all_parts:
-        return common.show(unpack_all(to=args.to, shelf=args.shelf), args)
-    outcome = unpack(
-        args.part,
-        to=args.to,
-        name=args.name,
-        replace=args.replace,
-        most_gigabytes=args.most_gigabytes,
-        shelf=args.shelf,
-    )
-    return common.show(outcome, args)
+    do, inputs = (unpack_all, []) if args.all_parts else (unpack, [args.part])
+    return common.show(do(*inputs, **options, **common.frame_of(args)), args)

@@ -21,9 +21,11 @@ from dovetail.core.errors import FormatError
 __all__ = [
     "open_plain",
     "read_plain",
+    "refuse_beyond_memory",
     "sha256_of",
     "whole_file",
     "whole_folder",
+    "whole_memory",
     "write_whole",
 ]
 
@@ -163,6 +165,35 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a plain file's bytes, in hexadecimal."""
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def whole_memory() -> int | None:
+    """Bytes of memory that this process could have if it were alone; None where nobody says.
+
+    >>> (whole_memory() or 1) > 0
+    True
+    """
+    limits = []
+    with suppress(AttributeError, OSError, ValueError):  # Windows says nothing
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # a container's own limit, where there is one
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limits, default=None)
+
+
+def refuse_beyond_memory(size: int, what: str | Path) -> None:
+    """Refuse a file of which more would be held than the machine has, before it is read at all.
+
+    A file of terabytes costs nobody a byte who leaves holes in it; to hash it would take hours.
+
+    >>> refuse_beyond_memory(10**18, "weights")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FormatError: weights: 1000000000000000000 bytes, and this machine has ...
+    """
+    most = whole_memory()
+    if most is not None and size > most:
+        raise FormatError(f"{what}: {size} bytes, and this machine has {most} of memory")
 
 
 def _refuse_special(path: Path, mode: int) -> None:

@@ -23,8 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.core.errors import FormatError, first_line, shown
-from dovetail.core.files import open_plain, read_plain, sha256_of, whole_folder
-from dovetail.core.memory import refuse_beyond_memory
+from dovetail.core.files import (
+    open_plain,
+    read_plain,
+    refuse_beyond_memory,
+    sha256_of,
+    whole_folder,
+)
 from dovetail.core.plain import dumps, from_plain, parse_json, read_json
 
 if TYPE_CHECKING:

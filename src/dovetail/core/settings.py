@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, ClassVar
 
-__all__ = ["Setting", "Settings", "need_least", "setting"]
+__all__ = ["Folder", "Setting", "Settings", "need_least", "setting"]
+
+Folder = str
+"""The type of a setting that names a folder, which doors write the shortest way."""
 
 
 class Setting:
@@ -96,14 +99,17 @@ class Setting:
         """Refuse what the declaration does not allow; objects in the place of names may be any."""
         if value is None and self.type.endswith("None"):
             return
-        if isinstance(value, str):
+        if isinstance(value, list | tuple):
+            for each in value:
+                self.check(each)
+        elif isinstance(value, str):
             if self.choices and value not in self.choices:
                 raise SettingsError(
                     f"unknown {argument(self.name)} {value!r}{nearest(value, self.choices)}"
                 )
             if self.kind in ("int", "float") and "str" not in self.type:
                 raise SettingsError(f"{argument(self.name)} must be a number, got {shown(value)}")
-        elif self.kind == "int":
+        elif self.kind in ("int", "tuple[int, ...]"):
             self._check_number(value, "a whole number", isinstance(value, int))
         elif self.kind == "float":
             finite = isinstance(value, float | int) and abs(value) < float("inf")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dovetail.core.errors import DovetailError
 from dovetail.core.views import Block, Table, Text
-from dovetail.jobs.outcome import Outcome
+from dovetail.jobs import Outcome
+from dovetail.settings.show import Data
 from dovetail.tasks.catalogue import CATALOGUE, Way
 from dovetail.tasks.fetch import get_data, is_right, known_data
 from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, folders, places, table
@@ -26,7 +27,9 @@ def ls(*, data: str | Path | None = None) -> Outcome:
     return Outcome(view, {"there": there})
 
 
-def get(names: Sequence[str], *, data: str | Path | None = None, way: Way | None = None) -> Outcome:
+def get(
+    names: Sequence[str], *, data: str | Path | None = None, way: Way | None = Data.way
+) -> Outcome:
     """Get data sets, each whole or not at all; not ok when one cannot be had."""
     for name in names:
         known_data(name)  # a misspelt name is found before the first long download

@@ -26,10 +26,9 @@ from dovetail.closed_form.estimators import PlatonicClassifier
 from dovetail.closed_form.fit_record import PlatonicFit
 from dovetail.core.records import Record, slug
 from dovetail.core.views import Block, Figure, Series, Table, Text, View
-from dovetail.jobs.demo_fit import made_to_fit
-from dovetail.jobs.demo_rank import map_of_digits, parts_for
-from dovetail.jobs.nets import net_for
-from dovetail.jobs.outcome import Outcome
+from dovetail.jobs import Outcome
+from dovetail.jobs.demo_chapters import made_to_fit, map_of_digits, parts_for
+from dovetail.jobs.frame import net_for
 from dovetail.jobs.recombine import keep_fits
 from dovetail.measure.evaluate import evaluate
 from dovetail.measure.recombine import recombine
@@ -39,6 +38,8 @@ from dovetail.parts.part import Part
 from dovetail.ranking.task_map import TaskMap
 from dovetail.report.page import write_report
 from dovetail.reuse.packing import pack_part
+from dovetail.settings.common import Common
+from dovetail.settings.show import Demo
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.derive import inverted, only_classes, rotated
 from dovetail.tasks.load import load_task
@@ -52,10 +53,10 @@ AT = "conv2"
 
 
 def demo(
-    folder: str | Path = "demo",
+    folder: str | Path = Demo.folder,
     *,
-    epochs: int = 15,
-    seed: int = 0,
+    epochs: int = Demo.epochs,
+    seed: int = Common.seed,
     tell: Callable[[View], None] = lambda view: None,
 ) -> Outcome:
     """Run the tour; ``tell`` is called with each chapter as it is finished."""
@@ -273,18 +274,15 @@ def solved_for(task: Task, *, seed: int) -> Solved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DepthOfJoin(Record, kind="depth-of-join"):
+class DepthOfJoin(
+    Record, kind="depth-of-join", title="One network's front with its twin's head, by cut point"
+):
     """One network's front with its twin's head, cut at every point."""
 
     at: tuple[str, ...]
     own: tuple[float, ...]
     other: tuple[float, ...]
     chance: float
-
-    @property
-    def title(self) -> str:
-        """What was measured."""
-        return "One network's front with its twin's head, by cut point"
 
     def view(self) -> View:
         """Own halves, foreign halves and chance along the network."""

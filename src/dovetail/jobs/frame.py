@@ -8,6 +8,7 @@ Callers give those as keywords.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,22 +17,25 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
+from dovetail.core.errors import ShelfError, TaskError, argument
 from dovetail.core.plain import dumps
 from dovetail.core.records import Record, slug
 from dovetail.core.views import Text, View
-from dovetail.jobs.locate import FRONTS, HEADS, find_half, find_part, own_head
-from dovetail.jobs.outcome import Outcome
-from dovetail.parts.part import Part
+from dovetail.jobs import Outcome
+from dovetail.parts.builders import find_builder
+from dovetail.parts.facts import is_part_folder
+from dovetail.parts.part import Part, build, from_pretrained
+from dovetail.settings.common import Common
 from dovetail.settings.train import Loop
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.fits import MeasuredFit
-from dovetail.shelf.names import check_name, is_name
+from dovetail.shelf.names import HALVES, check_name, is_name, stem_of
 from dovetail.shelf.store import Shelf
 from dovetail.shelf.writing import sweep
 from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 
-__all__ = ["RUNS", "Frame", "Run", "job", "names_for", "notes_of"]
+__all__ = ["RUNS", "Frame", "Run", "alone", "job", "names_for", "net_for", "notes_of"]
 
 RUNS = ".dovetail-runs"
 """Checkpoints of unfinished runs, in a folder beside the shelf."""
@@ -90,7 +94,7 @@ class Frame:
     """What all jobs have in common, and what they do with it.
 
     Attributes:
-        shelf: Where parts come from and go to.
+        shelf: Where parts come from and go to, if said.
         data: Folder of downloaded data sets.
         task_options: How tasks are read.
         name: On the shelf, if said.
@@ -99,35 +103,66 @@ class Frame:
         checkpoint_seconds: How often one is saved, likewise.
     """
 
-    shelf: str | Path = "shelf"
-    data: str | Path | None = None
+    shelf: str | Path | None = None
+    data: str | Path | None = Common.data
     task_options: Mapping[str, Any] | None = None
     name: str | None = None
-    seed: int = 0
+    seed: int = Common.seed
     resume: bool | None = None
     checkpoint_seconds: float | None = None
     _run: Run | None = field(default=None, init=False)
+
+    @property
+    def folder(self) -> Path:
+        """The shelf's, which need not be there."""
+        return Path(self.shelf or Common.shelf)
 
     def task(self, source: str) -> Task:
         """The task of a name, a folder or a file."""
         return load_task(source, data=self.data, **(self.task_options or {}))
 
     def part(self, ref: str) -> Part:
-        """The part in a folder or of a name on the shelf."""
-        return find_part(ref, self.shelf)
+        """The part in a folder, or of a name on the shelf (``name`` or ``name@2``)."""
+        if is_part_folder(Path(ref)):
+            return from_pretrained(ref)
+        return Shelf(self.folder, create=False).get(ref)
 
     def front(self, ref: str) -> Part:
-        """The front of the network of a name, or the part itself."""
-        return find_half(ref, FRONTS, self.shelf)
+        """The front of the network of a name (``low`` for ``low.front``), or the part itself."""
+        return self.part(self._half(ref, "front") or ref)
 
-    def head(self, ref: str | None, of: str | None = None) -> Part:
+    def head(self, ref: str | None, of: str = "") -> Part:
         """The head of a network, or the part itself; without a name the head ``of`` a front."""
-        return find_half(ref or own_head(of or "", self.shelf), HEADS, self.shelf)
+        ref = ref or self.own_head(of)
+        return self.part(self._half(ref, "head") or ref)
+
+    def own_head(self, front: str, option: str = "head") -> str:
+        """The name of the head of the network that a front was cut from."""
+        network = stem_of(front)
+        head = None if is_part_folder(Path(front)) else self._half(network, "head")
+        if head is None:
+            raise ShelfError(
+                f"no head of {front!r} on the shelf {self.folder} (neither {network}.head nor "
+                f"{network}.back); name it with {argument(option)}"
+            )
+        return head
+
+    def _half(self, network: str, side: str) -> str | None:
+        if is_part_folder(Path(network)):
+            return None
+        store = Shelf(self.folder, create=False)
+        names = (network + ending for ending in HALVES[side])
+        return next((name for name in names if name in store), None)
 
     @cached_property
     def store(self) -> Shelf:
         """The shelf, made where there is none."""
-        return Shelf(self.shelf)
+        return Shelf(self.folder)
+
+    @property
+    def existing_store(self) -> Shelf | None:
+        """The shelf, unless there is none: parts may come from folders."""
+        return Shelf(self.folder, create=False) if self.folder.is_dir() else None
 
     def named(self, usual: str, *endings: str) -> str:
         """The name to shelve under: what was said, else the usual; each with the endings is one."""
@@ -158,8 +193,8 @@ class Frame:
 
     @property
     def _settled(self) -> dict[str, Any]:
-        said = {"resume": self.resume, "checkpoint_seconds": self.checkpoint_seconds}
-        return {k: getattr(Loop, k) if value is None else value for k, value in said.items()}
+        of_run = {"resume": self.resume, "checkpoint_seconds": self.checkpoint_seconds}
+        return {k: getattr(Loop, k) if value is None else value for k, value in of_run.items()}
 
     @property
     def resumed(self) -> bool:
@@ -178,31 +213,37 @@ class Frame:
         tasks: Sequence[Task],
         view: View,
         shelved: Iterable[Entry],
-        said: str,
+        verdict: str,
         data: dict[str, Any],
         records: Iterable[Record],
     ) -> Outcome:
         """What was made: notes on the data, what was measured, what else was shelved, a verdict.
 
-        ``shelved`` are the entries beside those that ``said`` names.
+        ``shelved`` are the entries beside those that ``verdict`` names.
         """
         beside = [entry.ref for entry in shelved]
         also = (Text(f"Also on the shelf: {', '.join(beside)}."),) if beside else ()
         return Outcome(
-            view=(*notes_of(tasks, self.resumed), *view, *also, Text(said, style="heading")),
+            view=(*notes_of(tasks, self.resumed), *view, *also, Text(verdict, style="heading")),
             data={"also": beside, "resumed": self.resumed, **data},
             records=tuple(records),
         )
 
-    def keep_pair(
-        self, front: Part, head: Part, task: Task, norms: str, accuracy: float, chance: float
+    def keep_fit(
+        self,
+        chain: Sequence[Part],
+        task: Task,
+        norms: str,
+        accuracy: float,
+        chance: float,
     ) -> None:
-        """Keep on the shelf what a front and a head reached together on the test split."""
+        """Keep on the shelf what parts, front first, reached together on the test split."""
+        front, *between, head = (part.digest for part in chain)
         self.store.keep_fit(
             MeasuredFit(
-                front=front.digest,
-                head=head.digest,
-                through=(),
+                front=front,
+                head=head,
+                through=tuple(between),
                 task=task.name,
                 task_fingerprint=task.fingerprint,
                 split="test",
@@ -235,6 +276,15 @@ def job(does: Callable[Concatenate[Frame, _P], Outcome]) -> Callable[..., Outcom
     return run
 
 
+def alone(values: Any) -> Any:
+    """The only one of several, which a command that may be told several has in a list; else all.
+
+    >>> alone(["conv2"]), alone(["conv1", "conv2"]), alone(None)
+    ('conv2', ['conv1', 'conv2'], None)
+    """
+    return values[0] if isinstance(values, list | tuple) and len(values) == 1 else values
+
+
 def names_for(titles: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """A part of a name for each title, each once, and none that is taken.
 
@@ -251,7 +301,30 @@ def names_for(titles: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     return names
 
 
-def notes_of(tasks: Sequence[Task], resumed: bool) -> list[Text]:
+def net_for(
+    task: Task, net: str, args: Mapping[str, Any] | None = None, *, seed: int = Common.seed
+) -> Part:
+    """Build ``net`` with the task's input shape and number of outputs, and ``args`` over them.
+
+    >>> net_for(load_task("digits"), "lenet5").contract.takes[0].shape
+    (1, 8, 8)
+    """
+    accepted = inspect.signature(find_builder(net).make).parameters
+    of_task: dict[str, Any] = {"shape": task.input_shape, "classes": task.outputs}
+    if len(task.input_shape) == 3:
+        channels, height, width = task.input_shape
+        of_task |= {"channels": channels, "size": height}
+        if height != width and "size" in accepted and "size" not in (args or {}):
+            raise TaskError(
+                f"{net!r} takes square images, {task.name!r} has {height}×{width}; resize the task"
+            )
+    elif "channels" in accepted:
+        raise TaskError(f"{net!r} takes images, {task.name!r} has vectors; use 'mlp'")
+    of_task = {name: value for name, value in of_task.items() if name in accepted}
+    return build(net, seed=seed, **{**of_task, **(args or {})})
+
+
+def notes_of(tasks: Iterable[Task], resumed: bool = False) -> list[Text]:
     """What the data sets had to say, and whether an unfinished run was gone on with."""
     words = [Text(f"{task.name}: {note}.", style="note") for task in tasks for note in task.notes]
     return words + ([Text("Resumed an unfinished run.", style="note")] if resumed else [])

@@ -1,30 +1,31 @@
-"""Join parts, say why not and what would help, measure the result."""
+"""Join parts, say why not and what would help, repair what does not fit, measure the result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dovetail.core.errors import ContractError, DovetailError, SettingsError
+from dovetail.closed_form.stitch import stitch
+from dovetail.core.errors import ContractError, DovetailError, SettingsError, TaskError, shown
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Text, View
-from dovetail.jobs.locate import find_part
-from dovetail.jobs.measured_fits import keep_measured
-from dovetail.jobs.outcome import Outcome
-from dovetail.measure.evaluate import evaluate
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, job
+from dovetail.measure.evaluate import Evaluation, evaluate
 from dovetail.measure.joined import calibrating_batches
 from dovetail.parts.joining import join as join_parts
 from dovetail.parts.norms import Norms
 from dovetail.parts.part import Part
-from dovetail.reuse.explain import EPOCHS, explain_fit
+from dovetail.reuse.explain import explain_fit, reference_on, refuse_other_space
 from dovetail.reuse.fit_report import FitReport
-from dovetail.shelf.store import Shelf
-from dovetail.tasks.load import load_task
+from dovetail.reuse.question import common_classes, learnable
+from dovetail.reuse.repairs import head_norms
+from dovetail.settings.join import Join
 from dovetail.tasks.task import Task
+from dovetail.train.stitch import stitch as train_stitch
 
-__all__ = ["JoinRefused", "explain", "join"]
+__all__ = ["REPAIRS", "JoinRefused", "explain", "join", "mend"]
 
 
 class JoinRefused(ContractError):
@@ -38,27 +39,26 @@ class JoinRefused(ContractError):
         self.repairs, self.outcome = repairs, outcome
 
 
+@job
 def join(
-    refs: list[str],
+    frame: Frame,
+    /,
+    refs: Sequence[str],
+    task: str | None = Join.task,
     *,
-    task: str | None = None,
-    norms: Norms = "stored",
-    force: bool = False,
-    adapters: bool = False,
-    name: str | None = None,
-    reference: str | None = None,
-    epochs: int = EPOCHS,
-    shelf: str | Path = "shelf",
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
+    norms: Norms = Join.norms,
+    force: bool = Join.force,
+    adapters: bool = Join.adapters,
+    reference: str | None = Join.reference,
+    epochs: int = Join.epochs,
 ) -> Outcome:
     """Join the parts; with a task, measure and keep the fit; with a name, shelve.
 
     Raises:
         JoinRefused: they do not fit; with the repairs that apply, priced if there is a task.
     """
-    parts = [find_part(ref, shelf) for ref in refs]
-    loaded = load_task(task, data=data, **(task_options or {})) if task else None
+    parts = [frame.part(ref) for ref in refs]
+    loaded = frame.task(task) if task else None
     batches = None
     if norms == "recalibrated":
         if loaded is None:
@@ -67,9 +67,8 @@ def join(
     try:
         joined = join_parts(*parts, norms=norms, force=force, adapters=adapters, data=batches)
     except ContractError as error:
-        helps = None if reference is None else find_part(reference, shelf)
-        asked = {"reference": helps, "shelf": _existing(shelf), "epochs": epochs}
-        raise _refused(error, parts, loaded, _names(refs, task, reference), asked) from None
+        asked = _question(frame, refs, task, reference) | {"epochs": epochs}
+        raise _refused(error, parts, loaded, asked) from None
     reasons = [why for a, b in pairwise(parts) for why in a.contract.mismatches(b.contract)]
     blocks: list[Block] = [
         Text(f"Joined {' and '.join(refs)}: {joined.contract}"),
@@ -79,62 +78,204 @@ def join(
     records: tuple[Record, ...] = ()
     if loaded is not None:
         measured = evaluate(joined, loaded)
-        store = None if adapters else _existing(shelf)  # an adapter between them is on no shelf
-        kept = store is not None and keep_measured(store, parts, measured, loaded, norms)
+        # an adapter between them is on no shelf
+        is_kept = not adapters and _keep_if_shelved(frame, parts, measured, loaded, norms)
         blocks += measured.view()
-        facts |= {"measures": measured.measures, "chance": measured.chance, "kept": kept}
+        facts |= {"measures": measured.measures, "chance": measured.chance, "kept": is_kept}
         records = (measured,)
-    if name is not None:
-        entry = Shelf(shelf).add(joined, name)
-        facts["ref"] = entry.ref
-        blocks.append(Text(f"{entry.ref} is on the shelf.", style="heading"))
+    if frame.name is not None:
+        facts["ref"] = frame.shelve({frame.name: joined})[frame.name].ref
+        blocks.append(Text(f"{facts['ref']} is on the shelf.", style="heading"))
     return Outcome(tuple(blocks), facts, records)
 
 
+@job
 def explain(
+    frame: Frame,
+    /,
     refs: Sequence[str],
+    task: str | None = Join.task,
     *,
-    task: str | None = None,
-    reference: str | None = None,
-    epochs: int = EPOCHS,
-    shelf: str | Path = "shelf",
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
+    reference: str | None = Join.reference,
+    epochs: int = Join.epochs,
 ) -> Outcome:
     """Whether a head fits a front, why not, and what each repair would cost; nothing is shelved."""
     if len(refs) != 2:
         raise SettingsError(f"name a front and a head to explain, got {len(refs)} parts")
-    front, head = (find_part(ref, shelf) for ref in refs)
-    report = explain_fit(
-        front,
-        head,
-        load_task(task, data=data, **(task_options or {})) if task else None,
-        reference=None if reference is None else find_part(reference, shelf),
-        shelf=_existing(shelf),
-        epochs=epochs,
-        names=_names(refs, task, reference),
-    )
+    front, head = (frame.part(ref) for ref in refs)
+    loaded = frame.task(task) if task else None
+    asked = _question(frame, refs, task, reference)
+    report = explain_fit(front, head, loaded, epochs=epochs, **asked)
     return Outcome(report.view(), _facts(report), (report,))
 
 
+class Wanted(NamedTuple):
+    """The two parts, the task, and how to repair."""
+
+    front: Part
+    head: Part
+    task: Task
+    norms: Norms | None
+    reference: Part | None
+    epochs: int
+
+
+class Mended(NamedTuple):
+    """The network, what was put between its parts, its norms, and what there is to tell."""
+
+    joined: Part
+    between: Part | None
+    norms: Norms
+    records: tuple[Record, ...] = ()
+
+
+@job
+def mend(
+    frame: Frame,
+    /,
+    refs: Sequence[str],
+    task: str | None = Join.task,
+    *,
+    repair: str,
+    norms: Norms | None = None,
+    reference: str | None = Join.reference,
+    epochs: int = Join.epochs,
+) -> Outcome:
+    """Repair on the training split, measure on the test split; with a name, shelve.
+
+    A stitch is shelved as ``name.stitch`` beside the network, and its measurement is kept.
+    """
+    if len(refs) != 2:
+        raise SettingsError(f"a repair is between a front and a head, got {len(refs)} parts")
+    if task is None:
+        raise SettingsError("a repair needs --task, whose training images it uses")
+    front, head = (frame.part(ref) for ref in refs)
+    if frame.name is not None:
+        frame.named(frame.name, ".stitch")
+        frame.store.check_writable()
+    loaded = frame.task(task)
+    if loaded.kind == "classes" and len(common_classes(head, loaded)) < 2:
+        raise TaskError(
+            f"a repair is measured on classes that head and task share by name, two or more; "
+            f"{refs[1]!r} knows {shown(', '.join(head.contract.classes or ()))}, "
+            f"{loaded.name!r} has {shown(', '.join(loaded.classes))}"
+        )
+    known = learnable(head, loaded)
+    if known.size("test") == 0:
+        raise TaskError(f"{known.name!r} has no test examples to measure on")
+    onto = None if reference is None else frame.part(reference)
+    if repair == "stitch" and onto is None:
+        onto = _shelved_reference(frame, front, head, loaded)
+    done = REPAIRS[repair](Wanted(front, head, loaded, norms, onto, epochs))
+    measured = evaluate(done.joined, known)
+    between = {} if done.between is None else {"stitch_ref": done.between}
+    facts: dict[str, Any] = {
+        "repair": repair,
+        "norms": done.norms,
+        "measures": measured.measures,
+        "chance": measured.chance,
+        "stitch": {} if done.between is None else done.between.origin.measured,
+    }
+    blocks: list[Block] = [Text(f"Repaired {' and '.join(refs)} by {repair}, norms {done.norms}.")]
+    blocks += measured.view()
+    if frame.name is not None:
+        made = {f"{frame.name}.stitch": part for part in between.values()}
+        entries = frame.shelve({**made, frame.name: done.joined}).values()
+        facts |= {key: entry.ref for key, entry in zip((*between, "ref"), entries, strict=True)}
+        shelved = " and ".join(entry.ref for entry in entries)
+        words = f"{shelved} {'are' if between else 'is'} on the shelf."
+        blocks.append(Text(words, style="heading"))
+    chain = [front, *between.values(), head]
+    facts["kept"] = _keep_if_shelved(frame, chain, measured, known, done.norms)
+    return Outcome(tuple(blocks), facts, (*done.records, measured))
+
+
+def _recalibrate(wanted: Wanted) -> Mended:
+    if wanted.norms not in (None, "recalibrated"):
+        raise SettingsError("--repair recalibrate has recalibrated norms; leave --norms out")
+    batches = calibrating_batches(wanted.front, wanted.task)
+    joined = join_parts(wanted.front, wanted.head, norms="recalibrated", data=batches, force=True)
+    return Mended(joined, None, "recalibrated")
+
+
+def _stitch(wanted: Wanted) -> Mended:
+    if wanted.reference is None:
+        raise SettingsError("a stitch by least squares needs a front of the head's space")
+    refuse_other_space(wanted.reference, wanted.head)
+    made = stitch(wanted.front, wanted.reference, wanted.task)
+    norms = wanted.norms or head_norms(wanted.head)
+    batches = calibrating_batches(wanted.front, wanted.task) if norms == "recalibrated" else None
+    joined = join_parts(wanted.front, made, wanted.head, norms=norms, data=batches)
+    return Mended(joined, made, norms)
+
+
+def _trained_stitch(wanted: Wanted) -> Mended:
+    norms = wanted.norms or head_norms(wanted.head)
+    if norms == "recalibrated":
+        raise SettingsError("a stitch is trained with --norms stored or batch")
+    known = learnable(wanted.head, wanted.task)
+    fit = train_stitch(wanted.front, wanted.head, known, norms=norms, epochs=wanted.epochs)
+    return Mended(fit.part, fit.parts[0], norms, (fit.record,))
+
+
+REPAIRS: dict[str, Callable[[Wanted], Mended]] = {
+    "recalibrate": _recalibrate,
+    "stitch": _stitch,
+    "trained-stitch": _trained_stitch,
+}
+"""What the command line can do about a misfit, by the names that a report gives."""
+
+
+def _shelved_reference(frame: Frame, front: Part, head: Part, task: Task) -> Part:
+    store = frame.existing_store
+    reference = None if store is None else reference_on(store, front, head, task)
+    if reference is None:
+        raise SettingsError(
+            "a stitch by least squares needs a front of the space that the head takes, and the "
+            "shelf has none; name one with --reference, or use --repair trained-stitch"
+        )
+    return reference[1]
+
+
+def _keep_if_shelved(
+    frame: Frame, chain: Sequence[Part], measured: Evaluation, task: Task, norms: str
+) -> bool:
+    """Keep an accuracy of parts that were joined, front first, if all are on the shelf."""
+    store = frame.existing_store
+    if store is None or task.kind != "classes" or measured.chance is None:
+        return False
+    if not {entry.digest for entry in store.entries()}.issuperset(part.digest for part in chain):
+        return False
+    frame.keep_fit(chain, task, norms, measured.accuracy, measured.chance)
+    return True
+
+
+def _question(
+    frame: Frame, refs: Sequence[str], task: str | None, reference: str | None
+) -> dict[str, Any]:
+    """What repairs may use, and what commands call the parts: what the user has typed."""
+    called = {"front": refs[0], "head": refs[-1], "task": task, "reference": reference}
+    return {
+        "reference": None if reference is None else frame.part(reference),
+        "shelf": frame.existing_store,
+        "names": {role: name for role, name in called.items() if name is not None},
+    }
+
+
 def _refused(
-    error: ContractError,
-    parts: list[Part],
-    task: Task | None,
-    names: dict[str, str],
-    asked: dict[str, Any],
+    error: ContractError, parts: Sequence[Part], task: Task | None, asked: dict[str, Any]
 ) -> ContractError:
     """The refusal with repairs of the first seam that does not fit."""
     misfits = [pair for pair in pairwise(parts) if pair[0].contract.mismatches(pair[1].contract)]
     if not misfits:
         return error
     if len(parts) > 2:  # what enters the seam is no input of a task
-        task, names = None, {}
+        task, asked = None, {**asked, "names": {}}
     try:
-        report = explain_fit(*misfits[0], task, names=names, **asked)
+        report = explain_fit(*misfits[0], task, **asked)
     except DovetailError as problem:  # the refusal is the news, not what kept us from pricing it
         return ContractError(f"{error.marked}\nNo repair could be priced: {problem.marked}")
-    facts = {"refused": True, **_facts(report), "why_not": list(report.why_not)}
+    facts = {"refused": True, **_facts(report)}
     return JoinRefused(error.marked, report.repairs_view(), Outcome((), facts, (report,), ok=False))
 
 
@@ -142,14 +283,3 @@ def _facts(report: FitReport) -> dict[str, Any]:
     best = None if report.best is None else report.best.name
     facts: dict[str, Any] = report.to_plain()["data"]
     return facts | {"why_not": list(report.why_not), "chance": report.chance, "best": best}
-
-
-def _names(refs: Sequence[str], task: str | None, reference: str | None) -> dict[str, str]:
-    """What commands call the parts: what the user has typed."""
-    called = {"front": refs[0], "head": refs[-1], "task": task, "reference": reference}
-    return {role: name for role, name in called.items() if name is not None}
-
-
-def _existing(shelf: str | Path) -> Shelf | None:
-    """The shelf, unless there is none: parts may come from folders."""
-    return Shelf(shelf, create=False) if Path(shelf).is_dir() else None

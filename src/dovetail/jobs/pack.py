@@ -1,10 +1,10 @@
-"""Pack a part of the shelf or of a folder, a file of tensors, or every part on a shelf."""
+"""Pack a part, a file of tensors, or every part on a shelf."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from dataclasses import replace as exchanged
 from pathlib import Path
 from typing import Any
@@ -12,59 +12,48 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.errors import DovetailError, FormatError, SettingsError, argument, first_line
 from dovetail.core.progress import progress
-from dovetail.core.views import Text
-from dovetail.jobs.frame import notes_of
-from dovetail.jobs.locate import find_part
-from dovetail.jobs.outcome import Outcome
-from dovetail.jobs.pack_places import (
-    DEFAULT_SHELF,
-    free,
-    is_container,
-    is_packed,
-    located,
-    place_for,
-    put,
-)
-from dovetail.jobs.pack_shelf import every_part
+from dovetail.core.views import Table, Text, View
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, job, notes_of
+from dovetail.jobs.pack_places import free, is_container, is_packed, put, shelve, source_and_place
 from dovetail.pack.compressing import write
 from dovetail.pack.rules import Rules, refuse_unmatched
 from dovetail.parts.part import Part
 from dovetail.reuse.packing import PartPacking, pack_part
+from dovetail.settings.pack import Budget, Pack
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.listing import shown_bytes
 from dovetail.shelf.names import name_of
-from dovetail.tasks.load import load_task
+from dovetail.shelf.store import Shelf
 
-__all__ = ["pack", "pack_all"]
+__all__ = ["every_part", "pack", "pack_all"]
 
 PACKED = "-packed"
 """What a packed part's name ends with, unless another is said."""
 
 
+@job
 def pack(
+    frame: Frame,
+    /,
     ref: str,
+    task: str | None = Pack.task,
     *,
-    to: Path | None = None,
-    name: str | None = None,
-    replace: bool = False,
-    task: str | None = None,
-    loss_budget: float | None = None,
-    points: float | None = None,
-    margin: float | None = None,
-    shelf: str | Path | None = None,
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
+    to: str | Path | None = Pack.to,
+    replace: bool = Pack.replace,
     **how: Any,
 ) -> Outcome:
     """Pack what ``ref`` names: a ``.safetensors`` file, a part's folder, or a part on the shelf.
 
-    Without ``to`` and ``name`` the result goes where the source is, under a name that ends with
+    Without ``to`` and a name the result goes where the source is, under a name that ends with
     ``-packed`` (a file: with ``.dovepack``).  ``how`` are the options of :func:`pack_part`.
     """
+    Pack.check(how)
     source = Path(ref)
-    if source.is_file() or source.suffix in (".safetensors", ".dovepack"):
+    is_file = source.is_file() or source.suffix in (".safetensors", ".dovepack")
+    if is_file:
         if is_container(source):
             raise FormatError(
                 f"{source} is packed already; pack the file that it was made of, or unpack it "
@@ -72,38 +61,45 @@ def pack(
             )
         with _reading(source):  # what can never be packed is told before what would not suit it
             pass
-        asked = (task, name, loss_budget, points, shelf)
-        if any(said is not None for said in asked) or how.get("rule") == "gradient":
+    needs_task = how.get("rule") == "gradient" or not Budget.declared.keys().isdisjoint(how)
+    if is_file:
+        if task or needs_task or frame.name or frame.shelf:
             raise SettingsError(
                 "a file of tensors is no part: no --task, --rule gradient, budget, --name or "
                 "--shelf; it goes where --to says"
             )
-        return _pack_file(source, to or source.with_suffix(".dovepack"), replace, how)
-    source = located(ref, shelf, ".safetensors")
-    place = place_for(ref, source, PACKED, to=to, name=name, replace=replace, shelf=shelf)
-    budget = _budget(task, how.get("rule"), loss_budget, points, margin)
-    part = find_part(ref, place.shelf)
-    loaded = load_task(task, data=data, **(task_options or {})) if task else None
-    packed, record, search = pack_part(part, loaded, name=name_of(ref), **budget, **how)
+        how["seed"] = frame.seed
+        return _pack_file(source, Path(to or source.with_suffix(".dovepack")), replace, how)
+    place = source_and_place(frame, ref, ".safetensors", PACKED, to, replace)
+    if task is None and needs_task:
+        raise SettingsError(
+            f"a budget and {argument('rule', 'gradient')} need a task to measure on: say "
+            f"{argument('task')}"
+        )
+    part = frame.part(ref)
+    loaded = frame.task(task) if task else None
+    packed, record, search = pack_part(part, loaded, name=name_of(ref), seed=frame.seed, **how)
     where, size = put(packed, place, replace)
-    said = Text(f"{where} is packed: {shown_bytes(size)} with all its files.", style="heading")
-    notes = notes_of([] if loaded is None else [loaded], False)
+    notes = notes_of([] if loaded is None else [loaded])
     if part.packed is not None:
         twice = f"{ref} was packed already, and its weights are rounded a second time."
         notes.append(Text(f"{twice} Better pack the original.", style="warning"))
+    verdict = Text(f"{where} is packed: {shown_bytes(size)} with all its files.", style="heading")
     return Outcome(
-        view=(*notes, *record.view(), *(search.view()[:1] if search else ()), said),
+        view=(*notes, *record.view(), *(search.view()[:1] if search else ()), verdict),
         data={**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size},
         records=(record,) if search is None else (record, search),
     )
 
 
-def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: Any) -> Outcome:
+@job
+def pack_all(frame: Frame, /, *, to: str | Path | None = Pack.to, **how: Any) -> Outcome:
     """Pack the latest version of every part that is not packed yet.
 
     They go to the same shelf under names that end with ``-packed``, or to the shelf ``to`` under
     their own.  What is damaged, or cannot be packed, is told and left out.
     """
+    how["seed"] = frame.seed
     # Settings that are wrong for one part are wrong for all.
     Rules(**{name: value for name, value in how.items() if name != "rule"})
     records: list[PartPacking] = []
@@ -118,7 +114,7 @@ def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: 
         records.append(made.record)
         return made.part
 
-    outcome = every_part(packed, "packed", PACKED, shelf=shelf or DEFAULT_SHELF, to=to)
+    outcome = every_part(frame, packed, "packed", PACKED, to)
     crowded = {record.part: record.weights for record in records if record.weights.crowded}
     warnings = [
         Text(f"{name}: {weights.warning}", style="warning") for name, weights in crowded.items()
@@ -131,25 +127,6 @@ def pack_all(*, to: Path | None = None, shelf: str | Path | None = None, **how: 
     )
 
 
-def _budget(
-    task: str | None,
-    rule: str | None,
-    loss_budget: float | None,
-    points: float | None,
-    margin: float | None,
-) -> dict[str, Any]:
-    """What was said of a budget, if it can be one and there is a task to keep it on."""
-    said = {"loss_budget": loss_budget, "points": points, "margin": margin}
-    given = {name: value for name, value in said.items() if value is not None}
-    for name, value in given.items():
-        if not 0 <= value < math.inf:
-            flag = f"--{name.replace('_', '-')}"
-            raise SettingsError(f"{flag} is a finite number and not negative, got {value:g}")
-    if task is None and (rule == "gradient" or loss_budget is not None or points is not None):
-        raise SettingsError("a budget and --rule gradient need a task to measure on: say --task")
-    return given
-
-
 def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Outcome:
     """A safetensors file as a container, one tensor in memory at a time."""
     free(to, replace, source)
@@ -160,12 +137,12 @@ def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Ou
         refuse_unmatched(how.get("lossless", ()), file.keys())
         packed = write(to, _tensors(file), metadata=file.metadata(), **options)
     before, after = source.stat().st_size, to.stat().st_size
-    said = Text(
+    verdict = Text(
         f"{to}: {shown_bytes(after)} instead of {shown_bytes(before)} ({before / after:.2f}×).",
         style="heading",
     )
     data = {**packed.to_plain()["data"], "to": str(to), "bytes_before": before, "bytes": after}
-    return Outcome((*packed.view(), said), data, (packed,))
+    return Outcome((*packed.view(), verdict), data, (packed,))
 
 
 @contextmanager
@@ -188,3 +165,91 @@ def _tensors(file: Any) -> Iterator[tuple[str, Tensor]]:
         for name in names:
             yield name, file.get_tensor(name)
             step(name)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What became of one part: ``to`` where it went, or ``why_not``."""
+
+    part: str
+    bytes_before: int
+    to: str | None = None
+    bytes: int | None = None
+    why_not: str | None = None
+    failed: bool = False
+
+
+def every_part(
+    frame: Frame,
+    change: Callable[[Entry], Part | str],
+    done: str,
+    ending: str,
+    to: str | Path | None,
+) -> Outcome:
+    """Change the latest version of every part, and put it where it belongs.
+
+    That is the same shelf, under a name with the ``ending``, or the shelf ``to``, under its own.
+    What fails for one does not stop the rest.
+
+    Args:
+        frame: Of the job; its shelf is where the parts are.
+        change: From an entry to the new part, or to the reason why it can be left out.
+        done: What the parts are then, such as ``"packed"``.
+        ending: Of names on the same shelf.
+        to: Another shelf to put them on.
+    """
+    source = Shelf(frame.folder, create=False)
+    latest = {entry.name: entry for entry in source.entries()}
+    if not latest:
+        empty = Text(f"The shelf {source.folder} is empty: there is nothing to be {done}.")
+        return Outcome((empty,), {"parts": []})
+    store = source if to is None else Shelf(to)
+    store.check_writable()
+    rows: list[_Row] = []
+    try:
+        with progress(f"{done.removesuffix('ed')}ing", len(latest)) as step:
+            for name, entry in latest.items():
+                rows.append(_row(entry, change, store, name if to else f"{name}{ending}"))
+                step(entry.ref)
+    except KeyboardInterrupt:
+        count = sum(row.to is not None for row in rows)
+        raise KeyboardInterrupt(
+            f"{count} {done} of {len(latest)}, and these stay; the same command does the others"
+        ) from None
+    failed = any(row.failed for row in rows)
+    return Outcome(_view(rows, done), {"parts": [vars(row) for row in rows]}, ok=not failed)
+
+
+def _row(entry: Entry, change: Callable[[Entry], Part | str], store: Shelf, name: str) -> _Row:
+    try:
+        part = change(entry)
+        if isinstance(part, str):
+            return _Row(entry.ref, entry.bytes, why_not=part)
+        placed = shelve(store, part, name)
+    except (DovetailError, OSError, MemoryError, RuntimeError) as error:
+        return _Row(entry.ref, entry.bytes, why_not=first_line(error), failed=True)
+    return _Row(entry.ref, entry.bytes, placed.ref, placed.bytes)
+
+
+def _view(rows: list[_Row], done: str) -> View:
+    table = Table(
+        ("part", done, "size", f"{done} size", "why not"),
+        tuple(
+            (
+                row.part,
+                row.to,
+                shown_bytes(row.bytes_before),
+                None if row.bytes is None else shown_bytes(row.bytes),
+                row.why_not,
+            )
+            for row in rows
+        ),
+    )
+    changed = [row for row in rows if row.to is not None]
+    before = sum(row.bytes_before for row in changed)
+    after = sum(row.bytes or 0 for row in changed)
+    became = f": {shown_bytes(before)} became {shown_bytes(after)}" if changed else ""
+    verdict = Text(f"{len(changed)} {done}{became}.", style="heading")
+    failed = [row.part for row in rows if row.failed]
+    why = f"{len(failed)} could not be {done}: {', '.join(failed)}."
+    return (table, verdict, Text(why, style="warning")) if failed else (table, verdict)

@@ -8,27 +8,15 @@ from typing import NamedTuple
 
 from dovetail.core.errors import FormatError, SettingsError, ShelfError
 from dovetail.core.files import open_plain
+from dovetail.jobs.frame import Frame
 from dovetail.pack.container import HEAD
 from dovetail.parts.disk import FILES, is_part_folder, read_facts
 from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry
-from dovetail.shelf.names import check_name, name_of
+from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf
 
-__all__ = [
-    "DEFAULT_SHELF",
-    "Place",
-    "beside",
-    "free",
-    "is_container",
-    "is_packed",
-    "located",
-    "place_for",
-    "put",
-    "shelve",
-]
-
-DEFAULT_SHELF = Path("shelf")
+__all__ = ["Place", "free", "is_container", "is_packed", "put", "shelve", "source_and_place"]
 
 
 class Place(NamedTuple):
@@ -39,26 +27,56 @@ class Place(NamedTuple):
     shelf: Path
 
 
-def located(ref: str, shelf: str | Path | None, kind: str) -> Path:
-    """The folder of the part that is meant, unread; files of ``kind`` are an offer when it is none.
+def source_and_place(
+    frame: Frame, ref: str, kind: str, ending: str, to: str | Path | None, replace: bool
+) -> Place:
+    """Where the part that is meant goes, if it is there and there is room; found before any work.
 
-    >>> located("no/such/part", None, ".safetensors")
+    Unless said, a folder's part goes to the folder beside it and a shelf's part to the same shelf,
+    each under its name with the ``ending``.  Files of ``kind`` are an offer when it is no part.
+    """
+    source = _folder_of(frame, ref, kind)
+    from_folder = is_part_folder(Path(ref))
+    if to is None and frame.name is None and from_folder:
+        to = _beside(Path(ref), ending)
+    if to is not None:
+        if from_folder and frame.shelf is not None:
+            raise SettingsError(
+                f"{ref} is a folder and goes to a folder, so --shelf says nothing; to put it on "
+                "the shelf, say --name"
+            )
+        free(Path(to), replace, source)
+        return Place(Path(to), name_of(ref), frame.folder)
+    if replace:
+        raise SettingsError("--replace is for --to; a shelf keeps every version")
+    name = frame.named(f"{name_of(ref)}{ending}")
+    if frame.folder.exists():
+        frame.store.check_writable()
+    else:
+        _writable(frame.folder)
+    return Place(None, name, frame.folder)
+
+
+def _folder_of(frame: Frame, ref: str, kind: str) -> Path:
+    """The folder of the part that is meant, unread.
+
+    >>> _folder_of(Frame(), "no/such/part", ".safetensors")
     Traceback (most recent call last):
     ...
     dovetail.core.errors.FormatError: no/such/part: no such file or folder
     """
-    path, shelf = Path(ref), shelf or DEFAULT_SHELF
+    path = Path(ref)
     if not ref.strip():
         raise SettingsError("an empty name; name a part, a folder or a file")
     if is_part_folder(path):
         return path
     try:
-        return Shelf(shelf, create=False).entry(ref).folder
+        return Shelf(frame.folder, create=False).entry(ref).folder
     except ShelfError:
         if path.is_dir():
             raise FormatError(
                 f"{ref} is a folder, but not a part's (it has no manifest.json), and no part of "
-                f"the shelf {shelf}{_offer(path, kind)}"
+                f"the shelf {frame.folder}{_offer(path, kind)}"
             ) from None
         if "/" not in ref and os.sep not in ref:
             raise
@@ -70,44 +88,8 @@ def _offer(folder: Path, kind: str) -> str:
     """What the user may have meant by a folder that is no part."""
     if len(Shelf(folder, create=False)):
         return f"; it is a shelf itself: say --all --shelf {folder}"
-    found = sorted(file for file in folder.iterdir() if file.suffix == kind)
-    return f"; a file in it is named in full, as in {found[0]}" if found else ""
-
-
-def place_for(
-    ref: str,
-    source: Path,
-    ending: str,
-    *,
-    to: Path | None,
-    name: str | None,
-    replace: bool,
-    shelf: str | Path | None,
-) -> Place:
-    """Where a part from the folder ``source`` goes, if there is room; found before any work.
-
-    Unless said, a folder's part goes to the folder beside it and a shelf's part to the same shelf,
-    each under its name with the ``ending``.
-    """
-    from_folder = is_part_folder(Path(ref))
-    if to is None and name is None and from_folder:
-        to = beside(Path(ref), ending)
-    if to is not None:
-        if from_folder and shelf is not None:
-            raise SettingsError(
-                f"{ref} is a folder and goes to a folder, so --shelf says nothing; to put it on "
-                "the shelf, say --name"
-            )
-        free(to, replace, source)
-        return Place(to, name_of(ref), Path(shelf or DEFAULT_SHELF))
-    if replace:
-        raise SettingsError("--replace is for --to; a shelf keeps every version")
-    place = Place(None, check_name(name or f"{name_of(ref)}{ending}"), Path(shelf or DEFAULT_SHELF))
-    if place.shelf.exists():
-        Shelf(place.shelf).check_writable()
-    else:
-        _writable(place.shelf)
-    return place
+    files = sorted(file for file in folder.iterdir() if file.suffix == kind)
+    return f"; a file in it is named in full, as in {files[0]}" if files else ""
 
 
 def put(part: Part, place: Place, replace: bool) -> tuple[str, int]:
@@ -147,10 +129,10 @@ def is_container(file: Path) -> bool:
         return opened.read(len(HEAD)) == HEAD or file.suffix == ".dovepack"
 
 
-def beside(folder: Path, ending: str) -> Path:
+def _beside(folder: Path, ending: str) -> Path:
     """The folder beside another, with a longer name.
 
-    >>> print(beside(Path("parts/lenet"), "-packed"))
+    >>> print(_beside(Path("parts/lenet"), "-packed"))
     parts/lenet-packed
     """
     whole = folder.resolve() if folder.name in ("", "..") else folder

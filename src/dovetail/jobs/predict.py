@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 import torch
 
 from dovetail.core.errors import ContractError, TaskError
-from dovetail.core.settings import need_least
 from dovetail.core.views import Table
-from dovetail.jobs.locate import find_part
-from dovetail.jobs.outcome import Outcome
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, job
 from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.measure.predict import predict as predict_inputs
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.part import Part
+from dovetail.settings.show import Predict
 from dovetail.tasks.array_files import read_arrays
 from dovetail.tasks.image_files import image_paths, read_images
-from dovetail.tasks.load import load_task
 from dovetail.tasks.tables import is_table, read_new_rows
 
 __all__ = ["predict"]
@@ -26,55 +25,50 @@ __all__ = ["predict"]
 _KEYS = ("x", "X", "inputs", "x_test")
 
 
-def predict(
-    ref: str,
-    source: str,
-    *,
-    most: int | None = None,
-    shelf: str | Path = "shelf",
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
-) -> Outcome:
+@job
+def predict(frame: Frame, /, ref: str, source: str, *, most: int | None = Predict.most) -> Outcome:
     """Predictions for images, new rows of a table, an array file, or the test split of a task."""
-    part = find_part(ref, shelf)
-    if most is not None:
-        need_least("most", most, 1)
-    asked = _inputs(part, source, data, task_options or {})
+    part = frame.part(ref)
+    Predict.check({"most": most})
+    asked = _inputs(frame, part, source)
     inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
     if part.contract.kind == "regression":
         return _numbers(part, asked, inputs)
-    found = predict_inputs(part, inputs)
-    names = asked.names or range(len(found))
-    said = [
+    predictions = predict_inputs(part, inputs)
+    names = asked.names or range(len(predictions))
+    rows = [
         {"input": name, "class": label, "confidence": share}
-        for name, label, share in zip(names, found.labels, found.confidence, strict=False)
+        for name, label, share in zip(
+            names, predictions.labels, predictions.confidence, strict=False
+        )
     ]
     columns: tuple[str, ...] = ("input", "class", "confidence")
     if asked.truths is not None:
         columns = (*columns, "true class")
-        for row, truth in zip(said, asked.truths, strict=False):
+        for row, truth in zip(rows, asked.truths, strict=False):
             row["true class"] = truth
-    rows = tuple(tuple(row.values()) for row in said)
+    cells = tuple(tuple(row.values()) for row in rows)
     formats = ("", "", ".3f", "")[: len(columns)]
     return Outcome(
-        view=(Table(columns, rows, formats),),  # type: ignore[arg-type]
-        data={"predictions": said, "classes": found.classes},
+        view=(Table(columns, cells, formats),),  # type: ignore[arg-type]
+        data={"predictions": rows, "classes": predictions.classes},
     )
 
 
 def _numbers(part: Part, asked: _Asked, inputs: Any) -> Outcome:
     """What a part for numbers says: a column for each of them."""
-    told = outputs_of(part, torch.as_tensor(inputs)).double().flatten(1)
-    said = ["number"] if told.shape[1] == 1 else [f"number {i + 1}" for i in range(told.shape[1])]
-    columns, known = ("input", *said), told
+    numbers = outputs_of(part, torch.as_tensor(inputs)).double().flatten(1)
+    count = numbers.shape[1]
+    columns = ["number"] if count == 1 else [f"number {i + 1}" for i in range(count)]
+    names = asked.names or range(len(numbers))
     if asked.truths is not None:
-        truths = torch.as_tensor(asked.truths).double().reshape(-1, told.shape[1])[: len(told)]
-        columns = (*columns, *(f"true {name}" for name in said))
-        known = torch.cat([told, truths], 1)
-    names = asked.names or range(len(told))
-    rows = tuple((name, *row) for name, row in zip(names, known.tolist(), strict=False))
+        truths = torch.as_tensor(asked.truths).double().reshape(-1, count)[: len(numbers)]
+        columns += [f"true {name}" for name in columns]
+        numbers = torch.cat([numbers, truths], 1)
+    columns = ["input", *columns]
+    rows = tuple((name, *row) for name, row in zip(names, numbers.tolist(), strict=False))
     return Outcome(
-        view=(Table(columns, rows, ("", *([".6g"] * known.shape[1]))),),
+        view=(Table(tuple(columns), rows, ("", *([".6g"] * numbers.shape[1]))),),
         data={"predictions": [dict(zip(columns, row, strict=True)) for row in rows]},
     )
 
@@ -85,27 +79,24 @@ class _Asked(NamedTuple):
     truths: Any = None
 
 
-def _inputs(
-    part: Part, source: str, data: str | Path | None, task_options: dict[str, Any]
-) -> _Asked:
+def _inputs(frame: Frame, part: Part, source: str) -> _Asked:
     path = Path(source)
     if path.suffix in (".npy", ".npz"):
         arrays = read_arrays(path, single=True)
-        found = next((key for key in _KEYS if key in arrays), None)
-        if found is None:
-            listed = ", ".join(sorted(arrays)) or "nothing"
-            raise TaskError(f"{source}: no array named x or inputs; it holds {listed}")
-        return _Asked(arrays[found])
-    if (paths := image_paths(path)) and not task_options:
+        key = next((key for key in _KEYS if key in arrays), None)
+        if key is None:
+            names = ", ".join(sorted(arrays)) or "nothing"
+            raise TaskError(f"{source}: no array named x or inputs; it holds {names}")
+        return _Asked(arrays[key])
+    if (paths := image_paths(path)) and not frame.task_options:
         channels, height, width = _image_shape(part)
         pixels = read_images(paths, channels=channels, size=(height, width))
         return _Asked(pixels, [file.name for file in paths])
-    if is_table(path) and path.is_file() and not task_options:
-        new = read_new_rows(path, part.contract.inputs)
-        if new is not None:
-            names, rows = new
-            return _Asked(rows, names)
-    task = load_task(source, data=data, **task_options)
+    if is_table(path) and path.is_file() and not frame.task_options:
+        new_rows = read_new_rows(path, part.contract.inputs)
+        if new_rows is not None:
+            return _Asked(new_rows[1], new_rows[0])
+    task = frame.task(source)
     refuse_other_inputs(task, part.contract)
     inputs, targets = task.subset("test")
     if task.kind == "classes":

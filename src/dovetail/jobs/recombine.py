@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.core.errors import SettingsError, ShelfError
 from dovetail.core.views import Text, View
-from dovetail.jobs.locate import FRONTS, HEADS, find_half, own_head
-from dovetail.jobs.outcome import Outcome
+from dovetail.core.words import counted
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, alone, job
 from dovetail.measure.recombination import Recombination
 from dovetail.measure.recombine import recombine as recombine_parts
 from dovetail.parts.part import Part
 from dovetail.shelf.fits import MeasuredFit
 from dovetail.shelf.names import stem_of
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.load import load_task
 
 __all__ = ["keep_fits", "recombine"]
 
 
+@job
 def recombine(
+    frame: Frame,
+    /,
     fronts: Sequence[str],
-    *,
     heads: Sequence[str] = (),
-    tasks: Sequence[str],
-    shelf: str | Path = "shelf",
-    data: str | Path | None = None,
-    task_options: dict[str, Any] | None = None,
+    tasks: Sequence[str] = (),
     **options: Any,
 ) -> Outcome:
     """Measure fronts with heads, on one task for all fronts or on one for each.
@@ -40,26 +38,26 @@ def recombine(
     """
     if not tasks:
         raise SettingsError("name a task to measure on: --task digits")
-    found_fronts = {ref: find_half(ref, FRONTS, shelf) for ref in dict.fromkeys(fronts)}
-    wanted = heads or [own_head(ref, shelf, option="--heads") for ref in found_fronts]
-    found_heads = {ref: find_half(ref, HEADS, shelf) for ref in dict.fromkeys(wanted)}
-    loaded = [load_task(source, data=data, **(task_options or {})) for source in tasks]
-    if len(loaded) not in (1, len(found_fronts)):
+    front_parts = {ref: frame.front(ref) for ref in dict.fromkeys(fronts)}
+    refs = heads or [frame.own_head(ref, option="heads") for ref in front_parts]
+    head_parts = {ref: frame.head(ref) for ref in dict.fromkeys(refs)}
+    if len(tasks) not in (1, len(front_parts)):
         raise SettingsError(
-            f"{len(loaded)} tasks for {len(found_fronts)} fronts; give one for all, or one for "
+            f"{len(tasks)} tasks for {len(front_parts)} fronts; give one for all, or one for "
             "each in their order"
         )
     record = recombine_parts(
-        _short(found_fronts),
-        _short(found_heads),
-        loaded[0] if len(loaded) == 1 else loaded,
+        _by_network(front_parts),
+        _by_network(head_parts),
+        alone([frame.task(source) for source in tasks]),
+        seed=frame.seed,
         **options,
     )
     facts = record.to_plain()["data"] | {
         "mean_off_diagonal": record.mean_off_diagonal,
         "upper_bound": record.upper_bound,
     }
-    return Outcome((*record.view(), *_kept(record, shelf)), facts, (record,))
+    return Outcome((*record.view(), *_shelf_note(record, frame)), facts, (record,))
 
 
 def keep_fits(record: Recombination, shelf: Shelf) -> int:
@@ -86,19 +84,21 @@ def keep_fits(record: Recombination, shelf: Shelf) -> int:
     return len(fits)
 
 
-def _kept(record: Recombination, folder: str | Path) -> View:
+def _shelf_note(record: Recombination, frame: Frame) -> View:
     """Keep what was measured; a shelf that cannot be written to costs no measurement."""
-    if not Path(folder).is_dir():
+    store = frame.existing_store
+    if store is None:
         return ()  # every part came from a folder of its own
     try:
-        count = keep_fits(record, Shelf(folder, create=False))
+        count = keep_fits(record, store)
     except ShelfError as error:
         return (Text(f"Not kept on the shelf: {error}", style="warning"),)
-    said = "1 measurement is" if count == 1 else f"{count} measurements are"
-    return (Text(f"{said} kept on the shelf {folder}.", style="note"),)
+    are = "is" if count == 1 else "are"
+    words = f"{counted(count, 'measurement')} {are} kept on the shelf {frame.folder}."
+    return (Text(words, style="note"),)
 
 
-def _short(parts: dict[str, Part]) -> dict[str, Part]:
+def _by_network(parts: Mapping[str, Part]) -> dict[str, Part]:
     """Halves under the name of their network, by which a front knows its own head."""
     names = {ref: stem_of(ref) for ref in parts}
     taken = Counter(names.values())

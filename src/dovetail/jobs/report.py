@@ -8,9 +8,11 @@ from typing import Any, Literal
 from dovetail.core.errors import FormatError
 from dovetail.core.records import Record, load_record
 from dovetail.core.views import Text
-from dovetail.jobs.outcome import Outcome
+from dovetail.core.words import counted
+from dovetail.jobs import Outcome
 from dovetail.report.export import export_figures
 from dovetail.report.page import check_suffix, write_report
+from dovetail.settings.show import Report
 from dovetail.shelf.store import Shelf
 
 __all__ = ["report"]
@@ -19,11 +21,11 @@ __all__ = ["report"]
 def report(
     sources: list[str],
     *,
-    output: str | Path | None = None,
-    title: str = "dovetail report",
-    shelf: str | Path | None = None,
-    figures: str | Path | None = None,
-    format: Literal["svg", "png"] = "svg",
+    output: str | Path | None = Report.output,
+    title: str = Report.title,
+    shelf: str | Path | None = Report.shelf,
+    figures: str | Path | None = Report.figures,
+    format: Literal["svg", "png"] = Report.format,
 ) -> Outcome:
     """A report of record files (or folders of them), and of a shelf if given.
 
@@ -39,26 +41,22 @@ def report(
         records.append(Shelf(shelf, create=False).ls())
     if not records:
         raise FormatError("nothing to report: give record files, a folder of them, or --shelf")
-    said, data = [], dict[str, Any](records=[record.title for record in records])
+    notes, data = [], dict[str, Any](records=[record.title for record in records])
     if figures is not None:
         files = export_figures(records, figures, format=format)
         data["figures"] = [str(file) for file in files]
-        said.append(Text(f"{figures} holds {_count(len(files), 'figure')}."))
+        notes.append(Text(f"{figures} holds {counted(len(files), 'figure')}."))
     if output is not None:
         data["report"] = str(write_report(records, Path(output), title=title))
-        said.append(Text(f"{output} holds {_count(len(records), 'record')}."))
-    return Outcome(tuple(said), data)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        notes.append(Text(f"{output} holds {counted(len(records), 'record')}."))
+    return Outcome(tuple(notes), data)
 
 
 def _files(source: str) -> list[Path]:
     path = Path(source)
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("[!.]*.json"))  # a shelf keeps a hidden index of that ending
-    if not found:
+    records = sorted(path.glob("[!.]*.json"))  # a shelf keeps a hidden index of that ending
+    if not records:
         raise FormatError(f"{source} holds no records (*.json)")
-    return found
+    return records

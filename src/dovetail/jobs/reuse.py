@@ -9,9 +9,8 @@ from dovetail.core.errors import SettingsError, ShelfError, argument
 from dovetail.core.records import Record
 from dovetail.core.views import Text, View
 from dovetail.core.words import counted
-from dovetail.jobs.frame import Frame, job, names_for
-from dovetail.jobs.nets import net_for
-from dovetail.jobs.outcome import Outcome
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, alone, job, names_for, net_for
 from dovetail.jobs.recombine import keep_fits
 from dovetail.jobs.train_many import auxiliary_heads
 from dovetail.measure.evaluate import need_test, with_measures
@@ -28,6 +27,7 @@ from dovetail.reuse import (
     shared_head,
 )
 from dovetail.reuse import transfer as try_fronts
+from dovetail.settings.reuse import Domain, Extend, Replace, Transfer
 from dovetail.shelf.index import has_shape
 from dovetail.shelf.names import name_of, stem_of
 from dovetail.tasks.derive import only_classes
@@ -45,7 +45,7 @@ def domain(
     *,
     head: str | None = None,
     rp_head: str | None = None,
-    norms: Norms = "batch",
+    norms: Norms = Domain.norms,
     **options: Any,
 ) -> Outcome:
     """Adapt the front of a network to unlabelled images, and judge it by test labels if it can be.
@@ -69,7 +69,7 @@ def domain(
         adapted, whole = (
             with_measures(part, {"test accuracy": gain.after}) for part in (adapted, whole)
         )
-        frame.keep_pair(adapted, behind, task, norms, gain.after, judged.chance)
+        frame.keep_fit([adapted, behind], task, norms, gain.after, judged.chance)
     first, *beside = frame.shelve({name: whole, f"{name}.front": adapted}).values()
     reached = "" if gain is None else f": {gain.after:.1%} on test, {gain.shown}"
     return frame.outcome(
@@ -94,7 +94,7 @@ def replace(
     start: str | None = None,
     head: str | None = None,
     auxiliaries: Sequence[str] = (),
-    norms: Norms = "stored",
+    norms: Norms = Replace.norms,
     **options: Any,
 ) -> Outcome:
     """Train another front behind a network's head, and say what the switch costs on test.
@@ -126,7 +126,7 @@ def replace(
         {k: with_measures(part, {"test accuracy": change.after}) for k, part in parts.items()}
     ).values()
     for switch in judged.switches:
-        frame.keep_pair(front, behind, task, switch.norms, switch.change.after, judged.chance)
+        frame.keep_fit([front, behind], task, switch.norms, switch.change.after, judged.chance)
     return frame.outcome(
         [task],
         (*fit.record.view(), *judged.view()),
@@ -163,11 +163,10 @@ def devices(
     short = names_for([*nets, *map(name_of, starts)], taken=("head", "rp"))
     usual = f"devices-{names_for([task.name])[0]}"
     name = frame.named(usual, *(f".{word}.front" for word in short))
-    points = at[0] if at and len(at) == 1 else at
-    fit = frame.train(shared_head, models, task, at=points, names=short, **options)
+    fit = frame.train(shared_head, models, task, at=alone(at), names=short, **options)
     fronts, (head,) = dict(zip(short, fit.fronts, strict=True)), fit.heads
-    found = recombine(fronts, {"head": head}, task, correlation=False, seed=frame.seed)
-    reached = {pair.front: pair.accuracy["batch"] for pair in found.pairs if pair.accuracy}
+    pairs = recombine(fronts, {"head": head}, task, correlation=False, seed=frame.seed)
+    reached = {pair.front: pair.accuracy["batch"] for pair in pairs.pairs if pair.accuracy}
     parts: dict[str, Part] = {}
     for word, whole, front in zip(short, fit.networks, fit.fronts, strict=True):
         measures = {"test accuracy": reached[word]}
@@ -176,13 +175,13 @@ def devices(
     parts[f"{name}.head"] = head
     parts |= {f"{name}.{which}": part for which, part in fit.auxiliaries.items()}
     entries = frame.shelve(parts)
-    keep_fits(found, frame.store)
+    keep_fits(pairs, frame.store)
     refs = {word: entries[f"{name}.{word}"].ref for word in short}
     head_ref = entries[f"{name}.head"].ref
     accuracies = ", ".join(f"{refs[word]} {reached[word]:.1%}" for word in short)
     return frame.outcome(
         [task],
-        (*fit.record.view(), *found.view()),
+        (*fit.record.view(), *pairs.view()),
         (entry for entry in entries.values() if entry.ref not in refs.values()),
         f"On the shelf, with the head {head_ref}, on test: {accuracies}",
         {
@@ -197,7 +196,7 @@ def devices(
             },
             "auxiliaries": {which: entries[f"{name}.{which}"].ref for which in fit.auxiliaries},
         },
-        (fit.record, found),
+        (fit.record, pairs),
     )
 
 
@@ -212,7 +211,7 @@ def extend(
     fronts: Sequence[str] = (),
     classes: Sequence[str] | None = None,
     rp_head: str | None = None,
-    norms: Norms = "batch",
+    norms: Norms = Extend.norms,
     **options: Any,
 ) -> Outcome:
     """Teach a head more classes behind one front, and judge it on test behind all that fit.
@@ -241,7 +240,7 @@ def extend(
         {k: with_measures(part, {"test accuracy": own}) for k, part in parts.items()}
     )
     for each, shares in judged.after.items():
-        frame.keep_pair(judged_with[each], new, wider, norms, shares.all, 1 / len(known))
+        frame.keep_fit([judged_with[each], new], wider, norms, shares.all, 1 / len(known))
     first, *beside = entries.values()
     worst = min(shares.all for shares in judged.after.values())
     return frame.outcome(
@@ -268,7 +267,7 @@ def transfer(
     *,
     fronts: Sequence[str] = (),
     others: Sequence[str] = (),
-    norms: Norms = "batch",
+    norms: Norms = Transfer.norms,
     **options: Any,
 ) -> Outcome:
     """Try a ready head behind fronts, at once and fine-tuned, and shelve the best as ``name``.
@@ -300,8 +299,8 @@ def transfer(
     parts = {name: with_measures(fit.part, {"test accuracy": best.test[-1]})}
     entry = frame.shelve(parts)[name]
     for each, row in rows.items():
-        frame.keep_pair(candidates[each], ready, task, norms, row.test[0], trial.chance)
-    said = f"{entry.ref} is on the shelf: {trial.chosen} with {head}, {best.test[-1]:.1%} on test"
+        frame.keep_fit([candidates[each], ready], task, norms, row.test[0], trial.chance)
+    reached = f"{trial.chosen} with {head}, {best.test[-1]:.1%} on test"
     facts = {
         "ref": entry.ref,
         "chosen": trial.chosen,
@@ -309,7 +308,9 @@ def transfer(
         "at_once": {each: row.direct for each, row in rows.items()},
         "test accuracy": best.test[-1],
     }
-    return frame.outcome([task], trial.view(), (), said, facts, (trial,))
+    return frame.outcome(
+        [task], trial.view(), (), f"{entry.ref} is on the shelf: {reached}", facts, (trial,)
+    )
 
 
 def _fronts(frame: Frame, refs: Sequence[str], head: Part, task: Task) -> dict[str, Part]:
@@ -335,7 +336,7 @@ def _pretext_head(frame: Frame, network: str) -> Part:
         return frame.part(name)
     except ShelfError:
         raise ShelfError(
-            f"no pretext's head {name!r} for {network!r} on the shelf {frame.shelf}; name it with "
+            f"no pretext's head {name!r} for {network!r} on the shelf {frame.folder}; name it with "
             f"{argument('rp_head')}. It comes with the network from 'train --how compatible --by "
             "rp'"
         ) from None

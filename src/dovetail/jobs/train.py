@@ -10,9 +10,8 @@ from dovetail.core.errors import SettingsError, TaskError, argument
 from dovetail.core.records import slug
 from dovetail.core.views import View
 from dovetail.dist.group import rank_and_size, under_torchrun
-from dovetail.jobs.frame import Frame, job
-from dovetail.jobs.nets import net_for
-from dovetail.jobs.outcome import Outcome
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, alone, job, net_for
 from dovetail.jobs.train_many import train_many
 from dovetail.measure.evaluate import Evaluation, evaluate, need_test, with_measures
 from dovetail.parts.part import Part
@@ -57,17 +56,17 @@ def train(
     starts = [start] if isinstance(start, str) else list(start or ())
     new_net = net is not None or bool(args)
     of_runs = {"resume": frame.resume, "checkpoint_seconds": frame.checkpoint_seconds}
-    way, said = chosen(
+    way, options = chosen(
         how, options | of_runs, tasks=len(sources), starts=len(starts), new_net=new_net
     )
-    said = {name: value for name, value in said.items() if name not in of_runs}
+    options = {name: value for name, value in options.items() if name not in of_runs}
     tasks = [frame.task(each) for each in sources]
     if way.labels:
         need_test(*tasks)
     if way.several:
-        return train_many(frame, way, tasks, starts, net or NET, args, **said)
-    with under_torchrun() if "average_every" in said else nullcontext():
-        return _train_one(frame, way, tasks[0], starts, net, args, **said)
+        return train_many(frame, way, tasks, starts, net or NET, args, **options)
+    with under_torchrun() if "average_every" in options else nullcontext():
+        return _train_one(frame, way, tasks[0], starts, net, args, **options)
 
 
 def _train_one(
@@ -94,7 +93,7 @@ def _train_one(
             raise SettingsError(
                 f"the front ends at one point, but {argument('at')} names {len(at)}"
             )
-        options["at"] = at[0] if len(at) == 1 else tuple(at)
+        options["at"] = alone(tuple(at))
     options = _packing(options)
     network = _network(frame, way, task, starts, net, args)
     stem = name_of(starts[0]) if starts else net or ("mlp" if way.builds else NET)
@@ -154,13 +153,13 @@ def _shelved(
         whole = with_measures(whole, {f"test {k}": value for k, value in test.measures.items()})
     parts = {name: whole} | {f"{name}.{ending}": part for ending, part in beside.items()}
     entry, *others = frame.shelve(parts).values()
-    said = f"{entry.ref} is on the shelf '{frame.store.folder}'"
+    verdict = f"{entry.ref} is on the shelf '{frame.store.folder}'"
     measured = whole.origin.measured
     if test is not None:
         what, value = next(iter(test.measures.items()))
-        said += f": test {what} {value:.4f} on {test.n} examples"
+        verdict += f": test {what} {value:.4f} on {test.n} examples"
     elif "validation solved" in measured:
-        said += (
+        verdict += (
             f": its front was trained without labels, {measured['validation solved']:.1%} of the "
             "questions answered rightly"
         )
@@ -172,7 +171,7 @@ def _shelved(
         facts |= {"layers": record.to_plain()["data"], "precision": record.settings["precision"]}
     view: View = record.view()
     records = (record,) if test is None else (record, test)
-    return frame.outcome([task], view, others, said, facts, records)
+    return frame.outcome([task], view, others, verdict, facts, records)
 
 
 def _packing(options: dict[str, Any]) -> dict[str, Any]:

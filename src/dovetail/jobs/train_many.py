@@ -7,9 +7,8 @@ from typing import Any
 
 from dovetail.core.errors import SettingsError, argument
 from dovetail.core.views import Text
-from dovetail.jobs.frame import Frame, names_for
-from dovetail.jobs.nets import net_for
-from dovetail.jobs.outcome import Outcome
+from dovetail.jobs import Outcome
+from dovetail.jobs.frame import Frame, alone, names_for, net_for
 from dovetail.jobs.recombine import keep_fits
 from dovetail.measure.evaluate import evaluate, with_measures
 from dovetail.measure.recombination import Recombination
@@ -51,18 +50,18 @@ def train_many(
         way.load(),
         models,
         tasks,
-        at=at[0] if at and len(at) == 1 else at,
+        at=alone(at),
         auxiliaries=heads,
         **options,
     )
-    found = recombine(
+    pairs = recombine(
         dict(zip(short, fit.fronts, strict=True)),
         dict(zip(short, fit.heads, strict=True)),
         dict(zip(short, tasks, strict=True)),
         seed=frame.seed,
     )
     measures = {
-        each: {"test accuracy": evaluate(whole, task).accuracy, **_recombined(found, each)}
+        each: {"test accuracy": evaluate(whole, task).accuracy, **_recombined(pairs, each)}
         for each, whole, task in zip(short, fit.networks, tasks, strict=True)
     }
     trained = {
@@ -72,17 +71,17 @@ def train_many(
     }
     parts = _networks(name, fit, measures) | {f"{name}.{each}": p for each, p in trained.items()}
     entries = frame.shelve(parts)
-    keep_fits(found, frame.store)
+    keep_fits(pairs, frame.store)
     refs = [entries[f"{name}.{each}"].ref for each in short]
     are = "is" if len(refs) == 1 else "are"
-    said = f"{' and '.join(refs)} {are} on the shelf '{frame.store.folder}'"
-    mean = found.mean_off_diagonal
-    said += "" if mean is None else f": recombined they reach {mean:.1%} on test"
+    verdict = f"{' and '.join(refs)} {are} on the shelf '{frame.store.folder}'"
+    mean = pairs.mean_off_diagonal
+    verdict += "" if mean is None else f": recombined they reach {mean:.1%} on test"
     return frame.outcome(
         tasks,
-        (*fit.record.view(), Text("On the test images", style="heading"), *found.view()),
+        (*fit.record.view(), Text("On the test images", style="heading"), *pairs.view()),
         (entry for entry in entries.values() if entry.ref not in refs),
-        said,
+        verdict,
         {
             "refs": refs,
             "networks": {
@@ -97,16 +96,16 @@ def train_many(
             "auxiliaries": {each: entries[f"{name}.{each}"].ref for each in trained},
             "space": fit.fronts[0].contract.gives[0].space,
             "recombination": mean,
-            "upper_bound": found.upper_bound,
+            "upper_bound": pairs.upper_bound,
             "notes": [note for task in tasks for note in task.notes],
         },
-        (fit.record, found),
+        (fit.record, pairs),
     )
 
 
 def auxiliary_heads(refs: Sequence[str], frame: Frame) -> dict[str, Part]:
     """Shelved heads by what they are for: ``pair.rp``, or ``rp=any.name``."""
-    found: dict[str, Part] = {}
+    heads: dict[str, Part] = {}
     for ref in refs:
         way, equals, named = ref.partition("=")
         if not equals:
@@ -116,10 +115,10 @@ def auxiliary_heads(refs: Sequence[str], frame: Frame) -> dict[str, Part]:
                 f"{argument('auxiliaries')} {ref}: say what the head is for, as in "
                 f"{' or '.join(f'{each}={named}' for each in AUXILIARIES)}"
             )
-        if way in found:
+        if way in heads:
             raise SettingsError(f"{argument('auxiliaries')} names two heads for {way}")
-        found[way] = frame.part(named)
-    return found
+        heads[way] = frame.part(named)
+    return heads
 
 
 def _models(
@@ -137,8 +136,8 @@ def _models(
             "for all, or one for each in their order"
         )
     if starts:
-        found = [frame.part(ref) for ref in starts]
-        return found * len(tasks) if len(found) == 1 else found
+        models = [frame.part(ref) for ref in starts]
+        return models * len(tasks) if len(models) == 1 else models
     apart = 0 if "iiw" in by else 1
     return [net_for(task, net, args, seed=frame.seed + i * apart) for i, task in enumerate(tasks)]
 
@@ -154,11 +153,11 @@ def _networks(
     return parts
 
 
-def _recombined(found: Recombination, name: str) -> dict[str, float]:
+def _recombined(record: Recombination, name: str) -> dict[str, float]:
     """The mean accuracy on test of a network's front or head with those of others."""
     others = [
-        pair.accuracy[found.norms[0]]
-        for pair in found.recombined
+        pair.accuracy[record.norms[0]]
+        for pair in record.recombined
         if name in (pair.front, pair.head) and pair.accuracy
     ]
     return {"test recombination": sum(others) / len(others)} if others else {}

@@ -17,6 +17,7 @@ from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms, has_batch_norm, with_norms
 from dovetail.parts.part import Part
+from dovetail.settings.join import Recombine
 from dovetail.tasks.task import SPLITS, Split, Task
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
     "random_batches",
 ]
 
-CALIBRATION = 2048
+CALIBRATION = Recombine.calibration
 """So many training images, without their labels, are plenty for a mean and variance a channel."""
 
 _BATCH = 512

@@ -24,12 +24,13 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError, first_
 from dovetail.core.words import listed
 from dovetail.measure.correlation import alike
 from dovetail.measure.forward import REFUSED, prepare, refuse_other_inputs
-from dovetail.measure.joined import CALIBRATION, Fan, calibrating_batches, random_batches
+from dovetail.measure.joined import Fan, calibrating_batches, random_batches
 from dovetail.measure.recombination import Pair, Recombination
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.modules import evaluating
 from dovetail.parts.norms import Norms, check_norms, with_norms
 from dovetail.parts.part import Part, as_part, parts_by_name
+from dovetail.settings.join import Recombine as Declared
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["Parts", "Tasks", "own_heads", "recombine"]
@@ -43,11 +44,11 @@ def recombine(
     heads: Parts,
     task: Tasks,
     *,
-    norms: Norms | Sequence[Norms] = "batch",
-    split: Split = "test",
-    batch_size: int = 512,
-    calibration: int = CALIBRATION,
-    correlation: bool = True,
+    norms: Norms | Sequence[Norms] = Declared.norms,
+    split: Split = Declared.split,
+    batch_size: int = Declared.batch_size,
+    calibration: int = Declared.calibration,
+    correlation: bool = Declared.correlation,
     seed: int = 0,
 ) -> Recombination:
     """Measure every front with every head, whether their contracts fit or not.
@@ -92,8 +93,7 @@ def recombine(
     tasks = _tasks_by_front(task, list(named_fronts))
     own = own_heads(fronts, heads, list(named_fronts), list(named_heads))
     policies = _policies(norms, batch_size)
-    if calibration < 2:
-        raise SettingsError(f"calibration must be at least 2 images, got {calibration}")
+    Declared.check({"calibration": calibration, "batch_size": batch_size, "split": split})
     for name, head in named_heads.items():
         if head.contract.kind != "classes":
             raise ContractError(f"the head {name!r} is for {head.contract.kind}, not for classes")

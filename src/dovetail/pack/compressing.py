@@ -28,6 +28,7 @@ from dovetail.pack.quantise import Grid, divisible, finest, low_and_high
 from dovetail.pack.rules import Rules
 from dovetail.pack.tensors import checked, elements_of, raw_bytes
 from dovetail.pack.threads import Pool
+from dovetail.settings.pack import Bits
 
 __all__ = ["compress", "stream", "write"]
 
@@ -40,14 +41,14 @@ State = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 def compress(
     state_dict: State,
-    extra_bits: int = 6,
+    extra_bits: int = Bits.extra_bits,
     probe_bits: int = 4,
     sample: float = 0.03,
     *,
-    bits: int | Mapping[str, int] | None = None,
+    bits: int | Mapping[str, int] | None = Bits.bits,
     gradients: Mapping[str, Tensor | float] | None = None,
-    channels: bool = False,
-    lossless: Sequence[str] = (),
+    channels: bool = Bits.channels,
+    lossless: Sequence[str] = Bits.lossless,
     smallest: int = 256,
     seed: int = 0,
 ) -> bytes:

@@ -24,6 +24,7 @@ from dovetail.pack.quantise import MOST_BITS, carried
 from dovetail.pack.rules import refuse_unmatched
 from dovetail.pack.searching import Bits, Measure, Search, Trials, Tried, finite
 from dovetail.pack.tensors import Ties, checked, ties_of
+from dovetail.settings.pack import MARGIN
 
 __all__ = ["Chosen", "PackSearch", "SearchedTensor", "smallest_within"]
 
@@ -150,7 +151,7 @@ def smallest_within(
     measure: Measure,
     loss_budget: float,
     *,
-    margin: float = 2.576,
+    margin: float = MARGIN,
     start_bits: int = 10,
     channels: bool = False,
     carry: bool = True,

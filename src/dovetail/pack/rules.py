@@ -30,6 +30,7 @@ from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.pack.quantise import MOST_BITS, Grid, Numbers
 from dovetail.pack.tensors import FLOATING
+from dovetail.settings.pack import Bits
 
 __all__ = ["LONGEST_VECTOR", "Rules", "entropy", "refuse_unmatched", "sampled_entropy"]
 
@@ -50,13 +51,13 @@ _WILD = frozenset("*?[")
 class Rules:
     """What decides, tensor by tensor, between exact and quantised, and the number of bits."""
 
-    extra_bits: int = 6
+    extra_bits: int = Bits.extra_bits
     probe_bits: int = 4
     sample: float = 0.03
-    bits: int | Mapping[str, int] | None = None
+    bits: int | Mapping[str, int] | None = Bits.bits
     gradients: Mapping[str, Tensor | float] | None = None
-    channels: bool = False
-    lossless: Sequence[str] = ()
+    channels: bool = Bits.channels
+    lossless: Sequence[str] = Bits.lossless
     smallest: int = 256
     seed: int = 0
     seen: set[str] = field(default_factory=set, init=False)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import FormatError, first_line
+from dovetail.core.files import refuse_beyond_memory
 from dovetail.core.folders import (
     File,
     check_hash,
@@ -33,7 +34,6 @@ from dovetail.core.folders import (
     tensor_bytes,
     write_folder,
 )
-from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.plain import MOST_BYTES, dumps, parse_json, to_plain
 from dovetail.parts.blueprint import Blueprint, draft
 from dovetail.parts.contract import Contract, Port, shown_shape

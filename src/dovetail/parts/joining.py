@@ -20,6 +20,7 @@ from dovetail.parts.facts import Origin
 from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
+from dovetail.settings.join import Join as Declared
 
 __all__ = [
     "Seam",
@@ -32,9 +33,9 @@ __all__ = [
 
 def join(
     *parts: Part | nn.Module,
-    norms: Norms = "stored",
-    force: bool = False,
-    adapters: bool = False,
+    norms: Norms = Declared.norms,
+    force: bool = Declared.force,
+    adapters: bool = Declared.adapters,
     data: Iterable[Tensor] | None = None,
     seed: int = 0,
 ) -> Part:

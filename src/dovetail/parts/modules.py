@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "SAFETENSORS_DTYPES",
     "Described",
     "described",
     "described_slices",
@@ -105,13 +106,15 @@ def _identity(tensor: Tensor) -> int:
 Described = Mapping[str, tuple[str, tuple[int, ...]]]
 """By name, a dtype's name and a shape."""
 
-_SAFETENSORS_DTYPES = {
+SAFETENSORS_DTYPES = {
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{"BF16": "bfloat16", "BOOL": "bool", "C64": "complex64"},
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+    **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
+"""What a safetensors file calls the dtypes that it can hold."""
 
 
 def described(state: Mapping[str, Tensor]) -> Described:
@@ -129,7 +132,7 @@ def described_slices(file: Any) -> Described:
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     return {
         name: (
-            _SAFETENSORS_DTYPES.get(part.get_dtype(), part.get_dtype()),
+            SAFETENSORS_DTYPES.get(part.get_dtype(), part.get_dtype()),
             tuple(part.get_shape()),
         )
         for name, part in slices.items()

@@ -34,6 +34,7 @@ from dovetail.ranking.ntk import OUTPUTS, tangent_kernel
 from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
 from dovetail.ranking.scores import needs_network
 from dovetail.ranking.winner import honest_intervals, honest_winner
+from dovetail.settings.rank import Rank
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["rank", "rank_over"]
@@ -46,18 +47,18 @@ def rank(
     parts: Parts,
     task: Task,
     *,
-    by: By | None = None,
-    at: str | CutPoint | Sequence[str | CutPoint] | None = None,
-    samples: int | None = 2000,
+    by: By | None = Rank.by,
+    at: str | CutPoint | Sequence[str | CutPoint] | None = Rank.at,
+    samples: int | None = Rank.samples,
     network_samples: int = 300,
-    split: Split = "train",
-    pooling: Pooling = "average",
+    split: Split = Rank.split,
+    pooling: Pooling = Rank.pooling,
     groups: int = 10,
     permutations: int = 20,
-    confidence: float = 0.9,
+    confidence: float = Rank.confidence,
     seed: int = 0,
     batch_size: int = 512,
-    cache: Any = None,
+    cache: Any = Rank.cache,
     show: bool | None = None,
 ) -> Ranking:
     """Rank candidates for a task by what their features say about its labels, best first.

@@ -29,6 +29,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
+from dovetail.settings.reuse import Domain
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
@@ -45,7 +46,11 @@ from dovetail.train.self_supervised import (
 __all__ = ["DomainAdaptation", "JudgedAdaptation", "Reading", "adapt_domain", "judge_adaptation"]
 
 _STEPS = 1000
-_DEFAULTS: LoopOptions = {"lr": 1e-3, "schedule": "constant", "weight_decay": 0.0}
+_DEFAULTS: LoopOptions = {
+    "lr": Domain.lr,
+    "schedule": Domain.schedule,
+    "weight_decay": Domain.weight_decay,
+}
 """Small steps of one length: the frozen head knows nothing of the classes, and what the pretext
 does not need is kept only by not moving far."""
 
@@ -182,13 +187,13 @@ class JudgedAdaptation(
 def adapt_domain(
     front: Part,
     rp_head: Part,
-    target: Task | Tensor,
+    task: Task | Tensor,
     *,
     head: Part | None = None,
-    pretext: str | Pretext = "rotation",
+    pretext: str | Pretext = Domain.pretext,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
-    norms: Norms = "batch",
+    norms: Norms = Domain.norms,
     seed: int = 0,
     **options: Unpack[LoopOptions],
 ) -> Fit:
@@ -200,7 +205,7 @@ def adapt_domain(
         rp_head: The pretext's head of that training, ``fit.auxiliaries["rp"]``.  It must take the
             space that the front gives.  Where neither says any space, that is taken on trust: what
             is trained then has none either, and is joined by force.
-        target: A task, whose targets are never read, or images ``[n, c, h, w]``: a tenth of them
+        task: One, whose targets are never read, or images ``[n, c, h, w]``: a tenth of them
             validates.
         head: The source head for the classes, to be joined with the adapted front.
         pretext: What ``rp_head`` was trained for.
@@ -233,7 +238,7 @@ def adapt_domain(
     >>> adapted.part.contract.classes == digits.classes
     True
     """
-    question, images = pretext_named(pretext), without_labels(target)
+    question, images = pretext_named(pretext), without_labels(task)
     if images.size("train") < 2:
         raise TaskError(f"{images.name!r} has no two training images to adapt to")
     check_norms(norms)
@@ -294,7 +299,7 @@ def judge_adaptation(
     task: Task,
     *,
     split: Split = "test",
-    norms: Norms = "batch",
+    norms: Norms = Domain.norms,
     seed: int = 0,
 ) -> JudgedAdaptation:
     """Compare the source front and the adapted one, each with the source head, on the target.

@@ -24,14 +24,12 @@ from dovetail.reuse.repairs import (
     solved_stitch,
     trained_stitch,
 )
+from dovetail.settings.join import Repairs
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["EPOCHS", "explain_fit", "reference_on", "refuse_other_space", "repairs_for"]
-
-EPOCHS = 5
-"""Of the short training that tells what a trained stitch reaches."""
+__all__ = ["explain_fit", "reference_on", "refuse_other_space", "repairs_for"]
 
 
 def explain_fit(
@@ -43,7 +41,7 @@ def explain_fit(
     shelf: Shelf | str | Path | None = None,
     split: Split = "validation",
     measure: bool = True,
-    epochs: int = EPOCHS,
+    epochs: int = Repairs.epochs,
     limit: int = 2000,
     seed: int = 0,
     names: Mapping[str, str] | None = None,

@@ -43,6 +43,7 @@ from dovetail.parts.modules import evaluating
 from dovetail.parts.norms import Norms, check_norms, has_batch_norm, with_norms
 from dovetail.parts.part import Part, parts_by_name
 from dovetail.reuse.judging import StageTraining
+from dovetail.settings.reuse import Extend
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Split, Task
@@ -195,10 +196,10 @@ def extend_classes(
     task: Task,
     classes: Sequence[str] | None = None,
     *,
-    moving: bool = False,
+    moving: bool = Extend.moving,
     rp_head: Part | None = None,
-    pretext: str | Pretext = "rotation",
-    norms: Norms = "batch",
+    pretext: str | Pretext = Extend.pretext,
+    norms: Norms = Extend.norms,
     augment: str | Augment | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
@@ -403,7 +404,7 @@ def judge_extension(
     new_head: Part,
     task: Task,
     *,
-    norms: Norms = "batch",
+    norms: Norms = Extend.norms,
     split: Split = "test",
     seed: int = 0,
 ) -> ExtensionJudgement:

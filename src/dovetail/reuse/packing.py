@@ -29,15 +29,13 @@ from dovetail.reuse.pack_losses import (
     losses_with,
     scores_of,
 )
+from dovetail.settings.pack import MARGIN, Pack
 from dovetail.tasks.task import Task
 
 __all__ = ["PackedPart", "PartPacking", "PartSearch", "Rule", "pack_part"]
 
 Rule = Literal["entropy", "gradient"]
 RULES: tuple[Rule, ...] = ("entropy", "gradient")
-MARGIN = 2.576
-"""Standard errors that one in two hundred exceeds."""
-
 MOST_CALLS = 100
 """How often a search for the bits may measure the validation split."""
 
@@ -194,14 +192,14 @@ def pack_part(
     part: Part | nn.Module,
     task: Task | None = None,
     *,
-    rule: Rule | None = None,
-    extra_bits: int = 6,
-    bits: int | Mapping[str, int] | None = None,
-    channels: bool = False,
-    lossless: Sequence[str] = (),
-    loss_budget: float | None = None,
-    points: float | None = None,
-    margin: float | None = None,
+    rule: Rule | None = Pack.rule,
+    extra_bits: int = Pack.extra_bits,
+    bits: int | Mapping[str, int] | None = Pack.bits,
+    channels: bool = Pack.channels,
+    lossless: Sequence[str] = Pack.lossless,
+    loss_budget: float | None = Pack.loss_budget,
+    points: float | None = Pack.points,
+    margin: float | None = Pack.margin,
     seed: int = 0,
     name: str | None = None,
 ) -> PackedPart:

@@ -32,6 +32,7 @@ from dovetail.parts.joining import adapter, join
 from dovetail.parts.norms import Norms, check_norms, has_batch_norm
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
+from dovetail.settings.reuse import Replace
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit, Training
@@ -212,11 +213,11 @@ def replace_front(
     old: Part | None = None,
     auxiliaries: Mapping[str, Part] | None = None,
     at: str | CutPoint | None = None,
-    pretext: str | Pretext = "rotation",
+    pretext: str | Pretext = Replace.pretext,
     weights: Mapping[str, float] | None = None,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
-    norms: Norms = "stored",
+    norms: Norms = Replace.norms,
     seed: int = 0,
     **options: Unpack[LoopOptions],
 ) -> Fit:
@@ -418,7 +419,7 @@ def judge_replacement(
     task: Task,
     *,
     split: Split = "test",
-    norms: Norms = "stored",
+    norms: Norms = Replace.norms,
     seed: int = 0,
 ) -> JudgedReplacement:
     """Compare two fronts behind one head on the same examples: all of them, and class by class.

@@ -206,7 +206,7 @@ def transfer(
     steps: Sequence[int] | None = None,
     against: Sequence[str] = (REINITIALISED,),
     others: Mapping[str, Part] | None = None,
-    norms: Norms = "batch",
+    norms: Norms = Transfer.norms,
     augment: str | Augment | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dovetail.core.settings import setting
+from dovetail.settings.join import InUse, Recombined
 from dovetail.settings.train import PRETEXTS, Steps
 
-__all__ = ["NORMS", "USES", "Devices", "Domain", "Extend", "Replace", "Transfer"]
-
-NORMS = ("stored", "batch", "recalibrated")
+__all__ = ["USES", "Devices", "Domain", "Extend", "Replace", "Transfer"]
 
 
-class Domain(Steps):
+class Domain(Steps, Recombined):
     """Adapt a network's front to unlabelled images of another domain."""
 
     epochs: int = setting(None, "passes over the images (default: for 1000 steps)", least=1)
@@ -24,10 +23,9 @@ class Domain(Steps):
         None, "the pretext's head (default: GROUP.rp)", metavar="HEAD", flag="--rp"
     )
     pretext: str = setting("rotation", "what that head was trained for", choices=PRETEXTS)
-    norms: str = setting("batch", "statistics that batch norms use", choices=NORMS)
 
 
-class Replace(Steps):
+class Replace(Steps, InUse):
     """Train another front behind a network's head, and say what the switch costs."""
 
     head: str | None = setting(None, "another head than the network's own")
@@ -40,7 +38,6 @@ class Replace(Steps):
         flag="--auxiliary",
     )
     pretext: str = setting("rotation", "what NAME.rp was trained for", choices=PRETEXTS)
-    norms: str = setting("stored", "statistics that batch norms use", choices=NORMS)
 
 
 class Devices(Steps):
@@ -54,7 +51,7 @@ class Devices(Steps):
     pretext: str = setting("rotation", "of rp", choices=PRETEXTS)
 
 
-class Extend(Steps):
+class Extend(Steps, Recombined):
     """Teach a head more classes behind one front; it stays fit for all others."""
 
     fronts: tuple[str, ...] | None = setting(
@@ -71,13 +68,13 @@ class Extend(Steps):
         None, "with --moving: the pretext's head", metavar="HEAD", flag="--rp"
     )
     pretext: str = setting("rotation", "what that head was trained for", choices=PRETEXTS)
-    norms: str = setting("batch", "statistics that batch norms use", choices=NORMS)
 
 
-class Transfer(Steps):
+class Transfer(Steps, Recombined):
     """Try a ready head behind candidate fronts, at once and fine-tuned."""
 
     epochs: int = setting(1, "passes over the training split; 0 to measure only", least=0)
+    # What is ready should be improved on, not overwritten.
     lr: float = setting(0.01, "peak learning rate", least=0)
     fronts: tuple[str, ...] | None = setting(
         None,
@@ -89,7 +86,6 @@ class Transfer(Steps):
         None, "other heads to compare with, beside a fresh one", metavar="HEAD", many="+"
     )
     steps: tuple[int, ...] | None = setting(None, "measure after so many steps", metavar="1,10,100")
-    norms: str = setting("batch", "statistics that batch norms use", choices=NORMS)
 
 
 USES = {

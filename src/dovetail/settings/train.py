@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.settings import Settings, setting
+from dovetail.settings.pack import Bits
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class EndToEnd(Steps):
         metavar="K",
     )
     extra_bits: int | None = setting(
-        None, "of those weights: bits beyond their entropy (default: 6)", metavar="C"
+        None,
+        f"of those weights: bits beyond their entropy (default: {Bits.extra_bits})",
+        metavar="C",
     )
 
 

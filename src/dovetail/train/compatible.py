@@ -75,7 +75,7 @@ def compatible(
     common_limit: int | None = None,
     channels: int | None = None,
     weights: Mapping[str, float] | None = None,
-    project_conflicts: bool = False,
+    project_conflicts: bool = Compatible.project_conflicts,
     unit_weight: float = 0.0,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,

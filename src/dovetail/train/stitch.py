@@ -27,6 +27,7 @@ from dovetail.parts.joining import Seam, join, seam, stitch_part
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, rebuild
+from dovetail.settings.join import Recombined
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course, try_once
@@ -45,7 +46,7 @@ def stitch(
     task: Task,
     *,
     start: Part | None = None,
-    norms: HeadNorms = "batch",
+    norms: HeadNorms = Recombined.norms,  # type: ignore[assignment]
     seed: int = 0,
     **options: Unpack[LoopOptions],
 ) -> Fit:

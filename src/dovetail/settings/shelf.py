@@ -1,0 +1,66 @@
+"""What looking after a shelf lets people choose."""
+
+from __future__ import annotations
+
+from dovetail.core.settings import Settings, setting
+
+__all__ = ["ACTIONS", "Add", "Find", "Pull", "Push", "Remove", "Verify"]
+
+
+class Find(Settings):
+    """Only parts that are all that is asked for."""
+
+    fits: str | None = setting(None, "can follow or precede this one", metavar="REF")
+    space: str | None = setting(None, "take or give this space")
+    classes: tuple[str, ...] | None = setting(None, "know all these classes", metavar="A,B")
+    task: str | None = setting(None, "were made on this task")
+    tag: str | None = setting(None, "bear this tag")
+    takes: tuple[int | None, ...] | None = setting(
+        None, "take this shape ('?': any)", metavar="16x2x2"
+    )
+    gives: tuple[int | None, ...] | None = setting(None, "give this shape", metavar="16x?x?")
+
+
+class Add(Settings):
+    """Put a part on the shelf."""
+
+    name: str | None = setting(None, "name on the shelf (default: the folder's or repository's)")
+    tags: tuple[str, ...] = setting(
+        (), "may be repeated", metavar="TAG", many="append", flag="--tag"
+    )
+
+
+class Remove(Settings):
+    """Take a part off the shelf."""
+
+    all_versions: bool = setting(False, "every version", flag="--all")
+
+
+class Verify(Settings):
+    """Read every part again."""
+
+    sweep: bool = setting(False, "delete day-old unfinished work of writers that died")
+
+
+class Push(Settings):
+    """Send a part to a hub's repository."""
+
+    public: bool = setting(False, "of a new repository: all may see it")
+
+
+class Pull(Add):
+    """Fetch a part from a hub's repository."""
+
+    revision: str | None = setting(None, "branch, tag or commit (default: main)")
+
+
+ACTIONS = {
+    "ls": Find,
+    "find": Find,
+    "add": Add,
+    "rm": Remove,
+    "verify": Verify,
+    "push": Push,
+    "pull": Pull,
+}
+"""What each action of ``dovetail shelf`` lets people choose; the others let them choose nothing."""
