@@ -27,7 +27,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         (_find, "find parts by what they are, the best fit first", "find --fits lenet@2"),
         (_path, "the best chain of parts from a front to a head", "path net.front a.back"),
         (_show, "show one part: contract, recipe, origin, lineage", "show lenet@2"),
-        (_add, "check a part and put it on the shelf", "add ./lenet --tag mine"),
+        (
+            _add,
+            "put a part, or a network of others with its weights, on the shelf, after checking it",
+            "add timm/resnet18 --weights resnet18.safetensors",
+        ),
         (_rm, "remove a version, or a whole name with --all", "rm lenet@1"),
         (_verify, "read every part again and tell all that is wrong", "verify"),
         (_push, "send a part to a hub's repository", "push lenet@2 someone/lenet"),
@@ -77,9 +81,18 @@ def _show(parser: argparse.ArgumentParser) -> None:
 def _add(parser: argparse.ArgumentParser) -> None:
     _every(parser)
     parser.add_argument(
-        "source", help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2"
+        "source",
+        help="a folder written by save_pretrained; or a network's name, such as timm/resnet18 or "
+        "efficientnet-lite0, which brings its weights",
     )
     parser.add_argument("--name", help="name on the shelf (default: the folder's)")
+    network = parser.add_argument_group("a network by its name")
+    network.add_argument(
+        "--weights", metavar="FILE", help="its trained weights, a .safetensors or .pth file"
+    )
+    network.add_argument("--features", action="store_true", help="without its classifier")
+    network.add_argument("--classes", type=common.words, metavar="A,B", help="names of its outputs")
+    network.add_argument("--size", type=int, metavar="PIXELS", help="of the images it will take")
     common.add_set(parser)
     _tags(parser)
 
@@ -179,8 +192,11 @@ def _outcome(args: argparse.Namespace) -> Outcome:
         case "show":
             return shelf.show(args.part, shelf=args.shelf)
         case "add":
-            about = {"name": args.name, "tags": args.tags, "args": dict(args.args)}
-            return shelf.add(args.source, **about, shelf=args.shelf)
+            from dovetail.jobs.shelf_add import add as add_part  # torch loads here
+
+            names = ("name", "tags", "weights", "features", "classes", "size")
+            about = {name: getattr(args, name) for name in names}
+            return add_part(args.source, **about, args=dict(args.args), shelf=args.shelf)
         case "rm":
             return shelf.rm(args.part, all_versions=args.all_versions, shelf=args.shelf)
         case "push":

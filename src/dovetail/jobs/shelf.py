@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dovetail.core.errors import SettingsError
 from dovetail.core.views import Text
 from dovetail.jobs.outcome import Outcome
 from dovetail.shelf.names import check_name, name_of
 from dovetail.shelf.store import Shelf
 
-__all__ = ["add", "ls", "path", "pull", "push", "rm", "show", "verify"]
+__all__ = ["ls", "path", "pull", "push", "rm", "show", "verify"]
 
 
 def ls(pattern: str | None = None, *, shelf: str | Path = "shelf", **wanted: Any) -> Outcome:
@@ -31,34 +30,6 @@ def path(front: str, head: str, *, shelf: str | Path = "shelf") -> Outcome:
     record = Shelf(shelf, create=False).path(front, head)
     data = {**record.to_plain()["data"], "between": list(record.between)}
     return Outcome(record.view(), data, (record,))
-
-
-def add(
-    source: str,
-    *,
-    name: str | None = None,
-    args: dict[str, Any] | None = None,
-    tags: list[str] | None = None,
-    shelf: str | Path = "shelf",
-) -> Outcome:
-    """Put on the shelf the part in a folder, after checking it, or a network by its name.
-
-    A name in :data:`PRETRAINED` brings its released weights; ``args`` are its builder's.
-    """
-    from dovetail.parts.foreign.adopting import PRETRAINED, adopt
-    from dovetail.parts.part import from_pretrained
-
-    if source in PRETRAINED and not Path(source).exists():
-        part = adopt(source, args=args or {})
-    elif args:
-        raise SettingsError(
-            f"a folder's part is what it is; only {', '.join(PRETRAINED)} take --set"
-        )
-    else:
-        part = from_pretrained(source, verify=True)
-    entry = Shelf(shelf).add(part, name or name_of(source), tags=tags or ())
-    said = Text(f"{entry.ref} is on the shelf: {part.contract}")
-    return Outcome((said,), {"ref": entry.ref, "digest": entry.digest})
 
 
 def rm(ref: str, *, all_versions: bool = False, shelf: str | Path = "shelf") -> Outcome:
