@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dovetail.core.settings import Settings
+from dovetail.settings.export import Export
 from dovetail.settings.reuse import USES
 from dovetail.settings.train import WAYS, Steps
 
@@ -51,6 +52,7 @@ def page() -> str:
         words = (settings.__doc__ or "").partition("\n")[0]
         parts += [f"## `reuse {use}`\n", f"{words} Beside those of every training:\n"]
         parts.append(table(settings, Steps))
+    parts += ["## `export`\n", f"{Export.__doc__}\n", table(Export)]
     return "\n".join(parts)
 
 
