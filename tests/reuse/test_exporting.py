@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ def trained():
 def runner(path):
     """How anybody would run the file, and what it says of itself."""
     if path.suffix == ".onnx":
-        runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is absent")
+        runtime = import_module("onnxruntime")
         session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
         told = session.get_modelmeta().custom_metadata_map
         assert json.loads(told["classes"]) == json.loads(told["dovetail"])["classes"]
@@ -46,7 +48,9 @@ def softmax(z):
     return e / e.sum(1, keepdims=True)
 
 
-ENDINGS = pytest.mark.parametrize("ending", ["onnx", "pt2"])
+HAS_ONNX = find_spec("onnxscript") is not None and find_spec("onnxruntime") is not None
+NEEDS_ONNX = pytest.mark.skipif(not HAS_ONNX, reason="the extra 'export' is absent")
+ENDINGS = pytest.mark.parametrize("ending", [pytest.param("onnx", marks=NEEDS_ONNX), "pt2"])
 
 
 @ENDINGS
@@ -131,8 +135,11 @@ def test_networks_of_all_kinds(make, ending, tmp_path):
 
 
 @pytest.mark.slow
+@NEEDS_ONNX
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
 def test_networks_of_timm(name, tmp_path):
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed")
     args = {"img_size": 64} if "vit" in name else {}
     part = dt.build(f"timm/{name}", num_classes=3, **args)
     assert dt.export(part, tmp_path / "net.onnx").difference < 1e-3
