@@ -10,6 +10,7 @@ from pathlib import Path
 from dovetail.core.settings import Settings
 from dovetail.settings.adapt import Adapt
 from dovetail.settings.common import Common, Reading
+from dovetail.settings.export import Export
 from dovetail.settings.join import Cut, Join, Recombine
 from dovetail.settings.pack import Pack, Unpack
 from dovetail.settings.rank import Rank
@@ -81,6 +82,7 @@ def page() -> str:
         words = f"{_first_line(settings)} Beside those of every training:\n"
         parts += [f"## `reuse {use}`\n", words]
         parts.append(table(settings, Steps))
+    parts += ["## `export`\n", f"{Export.__doc__}\n", table(Export)]
     return "\n".join(parts)
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dovetail.parts.part import from_pretrained as from_pretrained
     from dovetail.ranking.ranker import rank as rank
     from dovetail.reuse.explain import explain_fit as explain_fit
+    from dovetail.reuse.exporting import export as export
     from dovetail.reuse.packing import pack_part as pack_part
     from dovetail.shelf.store import Shelf as Shelf
     from dovetail.tasks.load import load_task as load_task
@@ -77,6 +78,7 @@ _HOMES = {
     # keep
     "Shelf": "shelf.store",
     "pack_part": "reuse.packing",
+    "export": "reuse.exporting",
     "load_record": "core.records",
     # fail
     "DovetailError": "core.errors",

@@ -15,7 +15,6 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -25,6 +24,7 @@ from torch.nn.modules import module as hooks
 
 from dovetail.core.errors import DovetailError
 from dovetail.parts.cutting import cut
+from dovetail.parts.foreign.timm_import import import_timm
 from dovetail.parts.part import Part
 from dovetail.shelf.store import Shelf
 
@@ -142,7 +142,7 @@ def main(folder):
     Part.from_pretrained(front.save_pretrained(folder / "warm"), verify=True)
     honest().save_pretrained(good)
     with suppress(Exception):  # not installed, or beside another torch
-        import_module("timm")
+        import_timm()
     results = {}
     for name, case in CASES.items():
         path = case.prepare(folder / name, canary, good)

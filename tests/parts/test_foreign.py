@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.errors import FormatError, MissingExtraError, RecipeError, SettingsError
-from dovetail.parts.foreign.adopting import lite_weights
+from dovetail.parts.foreign.lite_weights import lite_weights
+from dovetail.parts.foreign.timm_import import import_timm
 
 ARCHITECTURES = {"resnet18": 20, "mobilenetv2_100": 50, "vit_tiny_patch16_224": 25}
 SIZE = {"vit_tiny_patch16_224": {"img_size": 64}}
@@ -21,14 +23,10 @@ SIZE = {"vit_tiny_patch16_224": {"img_size": 64}}
 
 @pytest.fixture(scope="module")
 def timm():
-    """timm needs torchvision, whose operators the CPU build of torch lacks: declare them first."""
-    if "torchvision" not in sys.modules:
-        for name in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{name}",
-                "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-            )
-    return pytest.importorskip("timm", reason="timm is not installed")
+    """timm as users get it: through the same import as any network of it."""
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    return import_timm()
 
 
 # A sample of the points in every run, all of them under `make slow`.
@@ -87,6 +85,49 @@ def test_what_timm_made_is_known_without_being_told(timm):
     assert part.recipe.args["num_classes"] == 7
     assert part.recipe.args["in_chans"] == 1
     assert part.contract.takes[0].shape == (1, 224, 224)
+
+
+def test_the_example_decides_the_size_and_timm_the_scale(timm):
+    made = timm.create_model("resnet10t", num_classes=3)
+    part = dt.adopt(made, example=torch.rand(2, 3, 64, 64), classes=("cat", "dog", "emu"))
+    how, facts = part.contract.preprocess, made.pretrained_cfg
+    assert (how.size, how.channels) == ((64, 64), 3)
+    assert (how.mean, how.std) == (facts["mean"], facts["std"])
+    task = dt.Task(torch.rand(12, 3, 48, 48), ["cat", "dog", "emu"] * 4, name="pets")
+    assert dt.evaluate(part, task).n > 0
+    probe = dt.adapt.Probe(part).fit(task.inputs.numpy(), task.targets)
+    assert probe.predict(task.inputs.numpy()).shape == (12,)
+
+
+def test_of_grey_images_the_scale_is_between_the_colours(timm):
+    how = dt.adopt(timm.create_model("resnet10t", in_chans=1)).contract.preprocess
+    assert (how.channels, how.mean) == (1, (pytest.approx((0.485 + 0.456 + 0.406) / 3),))
+
+
+def test_a_network_of_positions_tells_its_size(timm, tmp_path):
+    made = timm.create_model("vit_tiny_patch16_224", num_classes=2, img_size=64)
+    part = dt.adopt(made)
+    assert part.contract.takes[0].shape == (3, 64, 64)
+    assert part.contract.preprocess.size == (64, 64)
+    assert dt.from_pretrained(part.save_pretrained(tmp_path / "vit")).digest == part.digest
+
+
+def test_weights_of_timm_networks_come_from_files(timm, tmp_path):
+    made = timm.create_model("resnet10t", num_classes=5).eval()
+    torch.save({"state_dict": made.state_dict()}, tmp_path / "net.pth")
+    x = torch.rand(2, 3, 32, 32)
+    about = {"weights": tmp_path / "net.pth", "example": x}
+    part = dt.adopt("timm/resnet10t", args={"num_classes": 5}, **about)
+    with torch.no_grad():
+        assert torch.equal(part(x), made(x))
+        features = dt.adopt("timm/resnet10t", features=True, **about)
+        assert torch.equal(features(x), made.forward_head(made.forward_features(x), True))
+    assert part.contract.preprocess.size == (32, 32)
+    headless = timm.create_model("resnet10t", num_classes=0)
+    torch.save(headless.state_dict(), tmp_path / "net.pth")
+    with pytest.raises(SettingsError, match=r"no classifier, .* asked for 1000; .*num_classes=0"):
+        dt.adopt("timm/resnet10t", **about)
+    assert dt.adopt("timm/resnet10t", features=True, **about).contract.gives[0].shape == (512,)
 
 
 def test_a_timm_network_is_built_by_name(timm):

@@ -31,6 +31,7 @@ _COMMANDS = {
     "predict": "name the classes of new inputs",
     "pack": "pack weights small: a part, a file or a whole shelf",
     "unpack": "turn packed weights into plain tensors again",
+    "export": "write a part as ONNX or a torch.export program, checked",
     "shelf": "list, show, add, remove, verify and share parts",
     "report": "make a page of records and of the shelf",
 }

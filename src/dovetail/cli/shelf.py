@@ -32,7 +32,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         ("find parts by what they are, the best fit first", "find --fits lenet@2"),
         ("the best chain of parts from a front to a head", "path net.front a.back"),
         ("show one part: contract, recipe, origin, lineage", "show lenet@2"),
-        ("check a part and put it on the shelf", "add ./lenet --tag mine"),
+        (
+            "put a part, or a network of others with its weights, on the shelf, after checking it",
+            "add timm/resnet18 --weights resnet18.safetensors",
+        ),
         ("remove a version, or a whole name with --all", "rm lenet@1"),
         ("read every part again and tell all that is wrong", "verify"),
         ("send a part to a hub's repository", "push lenet@2 someone/lenet"),
@@ -58,7 +61,8 @@ def _fill(action: str, parser: argparse.ArgumentParser) -> None:
     elif action == "add":
         parser.add_argument(
             "source",
-            help="a folder written by save_pretrained, or efficientnet-lite0, -lite1, -lite2",
+            help="a folder written by save_pretrained; or a network's name, such as timm/resnet18 "
+            "or efficientnet-lite0, which brings its weights",
         )
         common.add_set(parser)
     elif action == "verify":
@@ -115,7 +119,9 @@ def _outcome(args: argparse.Namespace) -> Outcome:
 
     options = common.settings_of(args, ACTIONS[args.action]) if args.action in ACTIONS else {}
     if args.action == "add":
-        options["args"] = dict(args.args)
+        from dovetail.jobs.shelf_add import add as add_part  # torch loads here
+
+        return add_part(args.source, **options, args=dict(args.args), shelf=args.shelf)
     do: Callable[..., Outcome] = getattr(shelf, "ls" if args.action == "find" else args.action)
     inputs = [getattr(args, name) for name in _INPUTS if name in args]
     return do(*inputs, **options, shelf=args.shelf)

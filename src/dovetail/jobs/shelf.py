@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core.errors import SettingsError
 from dovetail.core.records import Record
 from dovetail.core.views import Text
 from dovetail.jobs import Outcome
@@ -19,7 +18,7 @@ from dovetail.shelf.store import Shelf
 if TYPE_CHECKING:
     from dovetail.parts.part import Part
 
-__all__ = ["add", "ls", "path", "pull", "push", "rm", "show", "verify"]
+__all__ = ["ls", "path", "pull", "push", "rm", "show", "verify"]
 
 
 def ls(pattern: str | None = None, *, shelf: str | Path = Common.shelf, **wanted: Any) -> Outcome:
@@ -36,32 +35,6 @@ def path(front: str, head: str, *, shelf: str | Path = Common.shelf) -> Outcome:
     """The best chain of parts from what one part gives to what another takes."""
     record = Shelf(shelf, create=False).path(front, head)
     return _shown(record, between=list(record.between))
-
-
-def add(
-    source: str,
-    *,
-    name: str | None = Add.name,
-    args: dict[str, Any] | None = None,
-    tags: Sequence[str] = Add.tags,
-    shelf: str | Path = Common.shelf,
-) -> Outcome:
-    """Put on the shelf the part in a folder, after checking it, or a network by its name.
-
-    A name in :data:`PRETRAINED` brings its released weights; ``args`` are its builder's.
-    """
-    from dovetail.parts.foreign.adopting import PRETRAINED, adopt
-    from dovetail.parts.part import from_pretrained
-
-    if source in PRETRAINED and not Path(source).exists():
-        part = adopt(source, args=args or {})
-    elif args:
-        raise SettingsError(
-            f"a folder's part is what it is; only {', '.join(PRETRAINED)} take --set"
-        )
-    else:
-        part = from_pretrained(source, verify=True)
-    return _added(part, name or name_of(source), tags, shelf)
 
 
 def rm(

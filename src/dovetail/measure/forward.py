@@ -131,12 +131,19 @@ def refuse_other_inputs(task: Task, contract: Contract) -> None:
 def prepare(inputs: Tensor, contract: Contract) -> Tensor:
     """Raw inputs ``[n, ...]`` as the part wants them; an error when they cannot become that.
 
+    Bytes are shares of 255; floats are taken as they are, and refused where the preprocessing is
+    for pixels from 0 to 1 and these go to 255 (:meth:`Preprocess.misfit`).
+
     >>> wide = Contract(preprocess=Preprocess(size=(4, 4), channels=3, scale=255.0))
     >>> prepare(torch.ones(2, 1, 8, 8), wide)[0, 2, 0, 0]
     tensor(255.)
     """
     x = as_float(inputs)
     if contract.preprocess is not None:
+        if x.ndim == 4 and inputs.dtype != torch.uint8 and x.numel():
+            low, high = torch.aminmax(x)
+            if why := contract.preprocess.misfit(float(low), float(high), float(x.mean())):
+                raise TaskError(why)
         x = _apply(contract.preprocess, x)
     port = contract.takes[0]
     shape = tuple(x.shape[1:])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.measure.forward import outputs_of
-from dovetail.parts.contract import Contract, shown_shape
+from dovetail.parts.contract import Contract, Preprocess, shown_shape
 from dovetail.parts.modules import dtype_name
 from dovetail.parts.part import Part, as_part
 
@@ -60,6 +60,8 @@ def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Pr
             f"{part.described!r} gives numbers, not classes; call it, or use dt.evaluate"
         )
     x = _tensor(inputs)
+    if part.contract.preprocess is None and x.is_floating_point() and x.ndim > 2 and x.numel():
+        _refuse_bright(x)
     outputs = outputs_of(part, _with_all_axes(x, part.contract), batch_size=batch_size)
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ContractError(
@@ -77,6 +79,13 @@ def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Pr
     return Predictions(
         tuple(classes[i] for i in probabilities.argmax(1).tolist()), probabilities, classes
     )
+
+
+def _refuse_bright(x: Tensor) -> None:
+    """Nobody has said what the part is for; floats from 0 to 1 are what most networks take."""
+    seen = (float(value) for value in (x.min(), x.max(), x.mean()))
+    if why := Preprocess(mean=(0.5,), std=(0.5,)).misfit(*seen):
+        raise TaskError(why)
 
 
 def _labels(probabilities: Tensor, classes: tuple[str, ...]) -> Predictions:
@@ -119,6 +128,4 @@ def _tensor(inputs: Any) -> Tensor:
         array = array.float()
         if not array.isfinite().all():
             raise TaskError("the inputs hold NaN or infinite values")
-        if array.ndim > 2 and array.numel() and array.min() >= 0 and array.max() >= 64:
-            raise TaskError("floating-point images up to 255; divide them by 255, or give uint8")
     return array

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from dovetail.core.errors import ContractError, shown
@@ -16,6 +17,9 @@ from dovetail.core.errors import ContractError, shown
 __all__ = ["Contract", "Port", "Preprocess", "shown_shape"]
 
 Shape = tuple[int | None, ...]
+
+_BRIGHT = 64.0
+"""Pixels of a scale from 0 to 255 reach this, those of one from 0 to 1 never do."""
 
 _DTYPES = frozenset(
     (
@@ -98,6 +102,30 @@ class Preprocess:
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+
+    def misfit(self, low: float, high: float, average: float) -> str | None:
+        r"""Why images whose pixels are such are on another scale than this is for.
+
+        Floats from 0 to 255 where :math:`[0, 1]` is meant lie, on the average, beyond
+        :math:`\mu + 8\sigma`.  To divide them would be a guess, and to go on would give answers
+        that look like any others.  What was made for such numbers takes them, and so does what
+        leaves all numbers as they are; a few bright pixels among others are no reason.
+
+        >>> imagenet = Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        >>> imagenet.misfit(0.0, 255.0, 110.0)
+        'floating-point pixels up to 255; divide them by 255, or give uint8'
+        >>> imagenet.misfit(0.0, 1.0, 0.4), imagenet.misfit(0.0, 99.0, 0.4)
+        (None, None)
+        >>> Preprocess(mean=(120.0,), std=(60.0,)).misfit(0.0, 255.0, 110.0) is None
+        True
+        """
+        if self.scale == 1 and set(self.mean) == {0.0} and set(self.std) == {1.0}:
+            return None
+        pairs = product(self.mean, self.std)
+        reach = max((abs(mean) + 8 * abs(std)) / abs(self.scale or 1.0) for mean, std in pairs)
+        if low < 0 or high < _BRIGHT or average <= reach:
+            return None
+        return f"floating-point pixels up to {high:g}; divide them by 255, or give uint8"
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,16 @@ from dovetail.parts.part import Part
 from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
 from dovetail.parts.tracing import trailing_activation
 
-__all__ = ["before_the_head", "copy_by_class", "extend_head", "fresh_head", "head_like"]
+__all__ = [
+    "before_the_head",
+    "copy_by_class",
+    "extend_head",
+    "fresh_head",
+    "head_like",
+    "output_layer",
+]
 
-_COUNTS = ("classes", "num_classes")
+COUNTS = ("classes", "num_classes")
 """What builders call the number of outputs: ours, and timm's."""
 
 
@@ -148,11 +155,11 @@ def _ends_linear(part: Part) -> bool:
 
 def _output_tensors(head: Part) -> set[str]:
     """The names of the last layer's tensors, ``[outputs, ...]``."""
-    name = _output_layer(head)
+    name = output_layer(head)
     return {f"{name}.{each}" if name else each for each in ("weight", "bias")}
 
 
-def _output_layer(head: Part) -> str:
+def output_layer(head: Part) -> str:
     """The last dense or convolutional layer, of those that give what the head gives."""
     found = [
         (name, child.weight.shape[0])
@@ -173,7 +180,7 @@ def _with_outputs(recipe: Recipe, count: int) -> Recipe | None:
     match recipe:
         case Build(build=name, args=args):
             known = find_builder(name).arguments(args)
-            word = next((word for word in _COUNTS if word in known), None)
+            word = next((word for word in COUNTS if word in known), None)
             return None if word is None else Build(name, {**args, word: count})
         case Cut(of=of, at=at, side="back"):
             inner = _with_outputs(of, count)
@@ -188,7 +195,7 @@ def _with_outputs(recipe: Recipe, count: int) -> Recipe | None:
 def _resized(head: Part, count: int) -> nn.Module:
     """A copy of the head's layers, each drawn anew, the last with other outputs."""
     module = copy.deepcopy(head.module)
-    name = _output_layer(head)
+    name = output_layer(head)
     old = module.get_submodule(name)
     bias = old.bias is not None
     new: nn.Module

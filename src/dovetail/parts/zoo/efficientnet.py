@@ -1,7 +1,7 @@
 """EfficientNet-Lite: inverted residuals without squeeze-and-excitation, as published for ImageNet.
 
 The layers are those of the released checkpoints, so their weights fit
-(:mod:`dovetail.parts.foreign.adopting`).  A convolution pads just so much that its map shrinks
+(:mod:`dovetail.parts.foreign.lite_weights`).  A convolution pads just so much that its map shrinks
 by the stride, rounded up, and more to the right and below, as the original framework does; so the
 padding depends on the size of the image.
 """
