@@ -1,22 +1,28 @@
 r"""A linear head on frozen features: what any cleverer adaptation has to beat.
 
 ``"ridge"``
-    One-hot columns by ridge regression, the penalty by closed-form leave-one-out.  The outputs
-    :math:`f` of such a head are no logits; the probabilities are
-    :math:`\operatorname{softmax}(f / T)`, and :math:`T` is fitted to the outputs that every row got
-    from the head of all *other* rows, so that it costs no further fit and is not fooled by rows the
-    head has learnt by heart.  The targets are those of :math:`n` rows and one more of which
-    nothing is known, :math:`(n + 1/C) / (n + 1)` for a row's own class out of :math:`C`:
-    :math:`T` stays above zero when few rows are told apart without a mistake.
+    One-hot columns by ridge regression.  The outputs :math:`f` of such a head are no logits; the
+    probabilities are :math:`\operatorname{softmax}(f / T)`, and :math:`T` is fitted to the outputs
+    that every row got from a head of *other* rows, so that it is not fooled by rows the head has
+    learnt by heart.  The targets are those of :math:`n` rows and one more of which nothing is
+    known, :math:`(n + 1/C) / (n + 1)` for a row's own class out of :math:`C`: :math:`T` stays above
+    zero when few rows are told apart without a mistake.  The other rows are those of the same
+    stratified folds as of logistic regression, and the penalty is the one of the least log loss.
+    With more than :data:`MOST_CELLS` numbers to go through, or one row a class, each row is left
+    out alone, in closed form, and the penalty is that of the least squared error.  (With few
+    rows that is less good: leaving one out makes its class the smallest, and all heads look worse
+    than they are.)
 ``"logistic"``
     :mod:`dovetail.adapt.linear_heads`, the penalty by stratified cross-validation.
 ``"auto"``
-    Both, and the one with the lower log loss on rows it was not fitted to; ridge alone when
-    there are more than :data:`MOST_CELLS` numbers to go through.
+    Both, and the one with the lower log loss on the same rows held out; ridge alone when there
+    are more than :data:`MOST_CELLS` numbers, logistic when every class has one row: then nothing
+    says how sure a ridge head may be.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -24,11 +30,11 @@ import torch.nn.functional as F
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.linear_heads import BayesLinear, fit_bayes, fit_logistic
+from dovetail.adapt.linear_heads import BayesLinear, fit_bayes, fit_logistic, folds_of
 from dovetail.adapt.networks import front_of, with_head
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.ridge import solve
-from dovetail.linalg.ridge_sums import Linear, Penalty
+from dovetail.linalg.ridge_sums import Linear, Penalty, judged_penalties
 from dovetail.measure.estimator_inputs import (
     as_classes,
     as_numbers,
@@ -130,18 +136,16 @@ class Probe(Classifier):
         return with_head(self.front_, self.shape_, weights, intercept, origin, names)
 
     def _best(self, rows: Tensor, codes: Tensor) -> _Fitted:
-        count = len(self.classes_)
-        if self.kind == "ridge":
-            return _ridge(rows, codes, count, self.penalty)
-        if self.kind == "auto" and rows.numel() * count > MOST_CELLS:
-            return _ridge(rows, codes, count, self.penalty)
-        path = fit_logistic(rows, codes, count, self.penalty, seed=seed_of(self.random_state))
+        count, seed = len(self.classes_), seed_of(self.random_state)
+        few = rows.numel() * count <= MOST_CELLS and int(torch.bincount(codes).max()) > 1
+        ridge = partial(_ridge_by_folds if few else _ridge, rows, codes, count, self.penalty)
+        if self.kind == "ridge" or (self.kind == "auto" and rows.numel() * count > MOST_CELLS):
+            return ridge(seed=seed)
+        path = fit_logistic(rows, codes, count, self.penalty, seed=seed)
         logistic = _Fitted("logistic", path.head, 1.0, path.loss)
-        if self.kind == "logistic":
+        if self.kind == "logistic" or not few:
             return logistic
-        ridge = _ridge(rows, codes, count, self.penalty)
-        # Of one row a class none could be held out; only ridge can leave one out.
-        return ridge if path.loss is None or (ridge.loss or 0.0) <= path.loss else logistic
+        return min(logistic, ridge(seed=seed), key=lambda fitted: fitted.loss or 0.0)
 
 
 class _Fitted(NamedTuple):
@@ -151,7 +155,34 @@ class _Fitted(NamedTuple):
     loss: float | None
 
 
-def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty) -> _Fitted:
+def _ridge_by_folds(
+    rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int
+) -> _Fitted:
+    """Penalty and temperature of the least log loss on the folds of :func:`fit_logistic`."""
+    targets = F.one_hot(codes, classes).double()
+    solved = solve(rows, targets)
+    choices = judged_penalties(penalty, solved.penalties)
+    folds = folds_of(codes, seed)
+    said = rows.new_zeros(len(choices), len(rows), classes)
+    for fold in range(int(folds.max()) + 1):
+        held = folds == fold
+        others = solve(rows[~held], targets[~held])
+        for place, choice in enumerate(choices):
+            said[place, held] = others.fit(choice)(rows[held])
+    judged = folds >= 0
+    temperatures = [temperature_of(each[judged], codes[judged]) for each in said]
+    losses = [
+        float(F.cross_entropy(each[judged] / temperature, codes[judged]))
+        for each, temperature in zip(said, temperatures, strict=True)
+    ]
+    best = min(range(len(choices)), key=losses.__getitem__)
+    return _Fitted("ridge", solved.fit(choices[best]), temperatures[best], losses[best])
+
+
+def _ridge(
+    rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int
+) -> _Fitted:
+    """Penalty by leaving out row by row, in closed form; it draws nothing from the seed."""
     solved = solve(rows, F.one_hot(codes, classes).double())
     left_out = solved.leave_one_out(penalty)
     head = solved.fit(left_out.penalty)
