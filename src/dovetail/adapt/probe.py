@@ -22,7 +22,7 @@ r"""A linear head on frozen features: what any cleverer adaptation has to beat.
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -38,7 +38,7 @@ from dovetail.linalg.ridge_sums import Linear, Penalty, judged_penalties
 from dovetail.measure.estimator_inputs import (
     as_classes,
     as_numbers,
-    class_names,
+    names_of,
     refuse_other_count,
     seed_of,
 )
@@ -46,7 +46,7 @@ from dovetail.measure.estimators import Classifier, Regressor, Spread, temperatu
 from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 
-__all__ = ["BayesHead", "Probe", "ProbeRegressor"]
+__all__ = ["BayesHead", "FittedHead", "Probe", "ProbeRegressor", "fit_head"]
 
 Kind = Literal["ridge", "logistic"]
 
@@ -66,9 +66,10 @@ class Probe(Classifier):
         pooling: How feature maps become rows: ``"average"`` or ``"flatten"``.
         random_state: For the folds of the cross-validation.
 
-    After :meth:`fit`: ``classes_``; ``kind_``; ``penalty_``; ``coef_`` and ``intercept_`` of
-    the head; ``temperature_``, which its outputs are divided by (1 for logistic);
-    ``log_loss_``, a row, on rows that were held out (``None`` if there was nothing to hold out).
+    After :meth:`fit`: ``classes_``, and ``class_names_`` as a part names them; ``kind_``;
+    ``penalty_``; ``coef_`` and ``intercept_`` of the head; ``temperature_``, which its outputs are
+    divided by (1 for logistic); ``log_loss_``, a row, on rows that were held out (``None`` if there
+    was nothing to hold out).
 
     >>> x = [[0.0], [0.1], [0.2], [1.0], [1.1], [1.2]]
     >>> probe = Probe().fit(x, ["low", "low", "low", "high", "high", "high"])
@@ -93,17 +94,23 @@ class Probe(Classifier):
         self.pooling = pooling
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Probe:
-        """Fit the head to inputs ``[n, ...]`` and their classes ``[n]``."""
+    def fit(self, X: Any, y: Any, class_names: Any = None) -> Probe:
+        """Fit the head to inputs ``[n, ...]`` and their classes ``[n]``.
+
+        Of labels that are places in a list of names, such as a task's ``classes``, hand that list
+        over as ``class_names``: the part that is made of this then knows its classes by name.
+        """
         if self.kind not in ("auto", "ridge", "logistic"):
             raise SettingsError(f"kind must be 'auto', 'ridge' or 'logistic', got {self.kind!r}")
         self.front_ = front_of(self.model, self.at, self.pooling)
         raw = self.front_.read(X, self, reset=True)
         codes, self.classes_ = as_classes(y)
+        self.class_names_ = names_of(self.classes_, class_names)
         refuse_other_count(raw, codes)
         rows = self.front_.rows(raw)
         self.shape_ = self.front_.shape(raw)
-        best = self._best(rows, codes)
+        count, seed = len(self.classes_), seed_of(self.random_state)
+        best = fit_head(rows, codes, count, self.kind, self.penalty, seed=seed)
         self.kind_: Kind = best.kind
         self.penalty_ = best.head.penalty
         self.temperature_ = self._fitted_temperature = best.temperature
@@ -132,32 +139,58 @@ class Probe(Classifier):
             measured=measured,
         )
         weights, intercept = (each / self.temperature_ for each in (self.coef_, self.intercept_))
-        names = class_names(self.classes_)
-        return with_head(self.front_, self.shape_, weights, intercept, origin, names)
-
-    def _best(self, rows: Tensor, codes: Tensor) -> _Fitted:
-        count, seed = len(self.classes_), seed_of(self.random_state)
-        few = rows.numel() * count <= MOST_CELLS and int(torch.bincount(codes).max()) > 1
-        ridge = partial(_ridge_by_folds if few else _ridge, rows, codes, count, self.penalty)
-        if self.kind == "ridge" or (self.kind == "auto" and rows.numel() * count > MOST_CELLS):
-            return ridge(seed=seed)
-        path = fit_logistic(rows, codes, count, self.penalty, seed=seed)
-        logistic = _Fitted("logistic", path.head, 1.0, path.loss)
-        if self.kind == "logistic" or not few:
-            return logistic
-        return min(logistic, ridge(seed=seed), key=lambda fitted: fitted.loss or 0.0)
+        return with_head(self.front_, self.shape_, weights, intercept, origin, self.class_names_)
 
 
-class _Fitted(NamedTuple):
+class FittedHead(NamedTuple):
+    """A head, what its outputs are divided by, and its log loss a row on rows held out.
+
+    >>> line = Linear(torch.ones(1, 2), torch.zeros(2), penalty=1.0)
+    >>> FittedHead("ridge", line, 0.5, None).logits(torch.ones(1, 1)).tolist()
+    [[2.0, 2.0]]
+    """
+
     kind: Kind
     head: Linear
     temperature: float
     loss: float | None
 
+    def logits(self, rows: Tensor) -> Tensor:
+        """Outputs over the temperature ``[n, c]`` for rows ``[n, d]``."""
+        return self.head(rows) / self.temperature
+
+
+def fit_head(
+    rows: Tensor,
+    codes: Tensor,
+    classes: int,
+    kind: str = "auto",
+    penalty: Penalty = "auto",
+    *,
+    seed: int = 0,
+) -> FittedHead:
+    """The head of rows ``[n, d]`` with class codes ``[n]``, see the module.
+
+    >>> x, y = torch.tensor([[0.0], [0.1], [1.0], [1.1]]).double(), torch.tensor([0, 0, 1, 1])
+    >>> fit_head(x, y, 2).logits(x).argmax(1)
+    tensor([0, 0, 1, 1])
+    """
+    several = int(torch.bincount(codes).max()) > 1
+    small = rows.numel() * classes <= MOST_CELLS
+    ridge = _ridge_by_folds if several and small else _ridge
+    if kind == "ridge" or (kind == "auto" and not small):
+        return ridge(rows, codes, classes, penalty, seed=seed)
+    path = fit_logistic(rows, codes, classes, penalty, seed=seed)
+    logistic = FittedHead("logistic", path.head, 1.0, path.loss)
+    if kind == "logistic" or not several:
+        return logistic
+    other = ridge(rows, codes, classes, penalty, seed=seed)
+    return min(other, logistic, key=lambda fitted: math.inf if fitted.loss is None else fitted.loss)
+
 
 def _ridge_by_folds(
     rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int
-) -> _Fitted:
+) -> FittedHead:
     """Penalty and temperature of the least log loss on the folds of :func:`fit_logistic`."""
     targets = F.one_hot(codes, classes).double()
     solved = solve(rows, targets)
@@ -176,19 +209,17 @@ def _ridge_by_folds(
         for each, temperature in zip(said, temperatures, strict=True)
     ]
     best = min(range(len(choices)), key=losses.__getitem__)
-    return _Fitted("ridge", solved.fit(choices[best]), temperatures[best], losses[best])
+    return FittedHead("ridge", solved.fit(choices[best]), temperatures[best], losses[best])
 
 
-def _ridge(
-    rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int
-) -> _Fitted:
+def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int) -> FittedHead:
     """Penalty by leaving out row by row, in closed form; it draws nothing from the seed."""
     solved = solve(rows, F.one_hot(codes, classes).double())
     left_out = solved.leave_one_out(penalty)
     head = solved.fit(left_out.penalty)
     temperature = temperature_of(left_out.predictions, codes)
     loss = float(F.cross_entropy(left_out.predictions / temperature, codes))
-    return _Fitted("ridge", head, temperature, loss)
+    return FittedHead("ridge", head, temperature, loss)
 
 
 class BayesHead(Regressor):
