@@ -294,7 +294,8 @@ class FineTuned(Classifier, Regressor):
             return int(self.steps)
         weights = sum(tensor.numel() for tensor in part.module.parameters())
         least = STEPS if weights < SMALL else FEWEST_STEPS
-        return max(least, math.ceil(PASSES * count / self.batch_size))
+        batches: int = math.ceil(PASSES * count / self.batch_size)
+        return max(least, batches)
 
     def _rate(self) -> float:
         if self.learning_rate == "auto":

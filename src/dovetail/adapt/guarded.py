@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,6 +140,17 @@ def _cool(fitted: FittedHead) -> Linear:
     return Linear(head.weights / by, head.intercept / by, head.penalty)
 
 
+def _laid_out(front: Front, layout: torch.memory_format) -> Front:
+    """A copy of a front, its images laid out in memory like this."""
+    if front.part is None:
+        return front
+    module = copy.deepcopy(front.part.module).eval()
+    for tensor in module.parameters():
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=layout)
+    return Front(front.part.changed(module=module), front.pooling)
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     inputs: Tensor
@@ -150,17 +161,20 @@ class _Run:
     own: Linear | None
     seed: int
 
-    def head(self, rows: Tensor, codes: Tensor) -> Linear:
-        """The head to use after moving: fitted to these rows, or the network's own."""
-        return self.own or _cool(fit_head(rows, codes, self.classes, seed=self.seed))
+    def head(self, rows: Tensor, codes: Tensor, kind: str = "auto") -> Linear:
+        """Fitted to these rows; or the network's own, where that was chosen."""
+        return self.own or _cool(fit_head(rows, codes, self.classes, kind, seed=self.seed))
+
+    def head_after(self, rows: Tensor, codes: Tensor) -> Linear:
+        """The same once weights have moved: classes are then far apart, and a closed form does."""
+        several = int(torch.bincount(codes).max()) > 1
+        return self.head(rows, codes, "ridge" if several else "auto")
 
     def begin(
         self, front: Front, head: Linear, rows: Tensor, some: Tensor, marks: list[int]
-    ) -> Any:
-        """A copy of the front, and the generator that moves its weights by some of the labels."""
-        assert front.part is not None
-        part = front.part
-        own = Front(part.changed(module=copy.deepcopy(part.module).eval()), front.pooling)
+    ) -> tuple[Front, Iterator[int]]:
+        """A copy of the front, and the iterator that moves its weights by some of the labels."""
+        own = _laid_out(front, torch.channels_last)
         self.free(own)
         hot = hot_temperature(head(rows[some]), self.codes[some])
         warm = Linear(head.weights / hot, head.intercept / hot, head.penalty)
@@ -175,7 +189,8 @@ class _Run:
         mine, steps = self.begin(front, start.head, rows, every, marks)
         for _ in steps:
             pass
-        head = self.head(mine.rows(self.inputs), self.codes)
+        head = self.head_after(mine.rows(self.inputs), self.codes)
+        mine = _laid_out(mine, torch.contiguous_format)
         return replace(start, front=mine, head=head, chosen="fine-tuned", why=why, steps=best)
 
     def in_folds(
@@ -198,7 +213,7 @@ class _Run:
                 for fitted, held, mine, steps in trails:
                     next(steps)
                     now = mine.rows(self.inputs)
-                    said[held] = self.head(now[fitted], self.codes[fitted])(now[held])
+                    said[held] = self.head_after(now[fitted], self.codes[fitted])(now[held])
             heats[mark] = temperature_of(said[judged], self.codes[judged])
             losses[mark] = float(F.cross_entropy(said[judged] / heats[mark], self.codes[judged]))
             best = min(losses, key=losses.__getitem__)

