@@ -40,6 +40,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
@@ -286,11 +287,12 @@ def fit_logistic(
     choices = tuple(sorted(choices, reverse=True))  # each starts from the solution of a stronger
     losses: tuple[float, ...] = ()
     best = choices[len(choices) // 2]
-    if len(choices) > 1 and int(torch.bincount(codes).max()) > 1:
-        losses = _held_out(z, codes, classes, [each / unit**2 for each in choices], seed)
-        best = choices[int(np.argmin(losses))]
     start = torch.zeros(kept + 1, classes, dtype=torch.float64)
-    solution = _solve(z, codes, best / unit**2, start)
+    with threadpool_limits(1, user_api="blas"):  # L-BFGS's vectors are too short to share
+        if len(choices) > 1 and int(torch.bincount(codes).max()) > 1:
+            losses = _held_out(z, codes, classes, [each / unit**2 for each in choices], seed)
+            best = choices[int(np.argmin(losses))]
+        solution = _solve(z, codes, best / unit**2, start)
     weights = basis @ solution[:-1]
     return Path(Linear(weights, solution[-1] - mean @ weights, best), choices, losses)
 

@@ -23,6 +23,7 @@ r"""A linear head on frozen features: what any cleverer adaptation has to beat.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -175,6 +176,11 @@ def fit_head(
     >>> fit_head(x, y, 2).logits(x).argmax(1)
     tensor([0, 0, 1, 1])
     """
+    if rows.shape[1] > len(rows):  # the weights of least length are in the span of the rows
+        span = torch.linalg.qr(rows.T).Q  # [d, n]
+        inside = fit_head(rows @ span, codes, classes, kind, penalty, seed=seed)
+        weights = span @ inside.head.weights
+        return inside._replace(head=replace(inside.head, weights=weights))
     several = int(torch.bincount(codes).max()) > 1
     small = rows.numel() * classes <= MOST_CELLS
     ridge = _ridge_by_folds if several and small else _ridge
