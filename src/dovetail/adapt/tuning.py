@@ -6,7 +6,7 @@ costs at least a share :data:`LEAST` of what guessing costs,
 
 .. math::
     T \ge 1 : \quad -\frac1n \sum_i \log \operatorname{softmax}\!\big(h(\phi(x_i)) / T\big)_{y_i}
-    \ge \tfrac12 \log C ,
+    \ge \tfrac45 \log C ,
 
 and what lowers the loss is to move features :math:`\phi` of a class towards what the head takes for
 that class.  The head does not move (it would fit the rows by itself), normalisation and dropout are
@@ -33,7 +33,7 @@ from dovetail.measure.forward import prepare
 
 __all__ = ["Moves", "hot_temperature", "moved"]
 
-LEAST = 0.5
+LEAST = 0.8
 """The loss to begin with is at least so much of what guessing costs."""
 
 RISE = 4
@@ -67,7 +67,7 @@ def hot_temperature(logits: Tensor, codes: Tensor) -> float:
     >>> logits = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
     >>> hot = hot_temperature(logits, torch.tensor([0, 1]))
     >>> round(float(F.cross_entropy(logits / hot, torch.tensor([0, 1]))) / math.log(2), 2)
-    0.5
+    0.8
     """
     enough = LEAST * math.log(logits.shape[1])
 
