@@ -19,7 +19,6 @@ output.  How sure that is comes from Laplace's approximation there, :func:`poste
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +32,7 @@ from dovetail.adapt.laplace import site_roots
 from dovetail.adapt.networks import Front, with_head
 from dovetail.adapt.posterior import FunctionPosterior, centred, factor, whitened
 from dovetail.adapt.tuning import Moves
-from dovetail.core.errors import ContractError, CutError
+from dovetail.core.errors import CutError
 from dovetail.linalg.ridge_sums import Linear
 from dovetail.linalg.tangent import TangentFeatures
 from dovetail.measure.forward import outputs_of, prepare
@@ -42,7 +41,7 @@ from dovetail.parts.facts import Origin
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part
 
-__all__ = ["HEAD", "Placed", "cooled", "late_point", "place", "posterior_at", "scale_at"]
+__all__ = ["HEAD", "Placed", "late_point", "place", "posterior_at", "scale_at"]
 
 HEAD = "1.head."
 """How the parameters of a head begin in a network that :func:`place` makes."""
@@ -195,34 +194,12 @@ def _placed(
     )
     origin = Origin("linearized", settings={"chosen": found.chosen, **found.diagnostics})
     whole = with_head(tuned, tuned.shape(raw), weights, intercept, origin, names)
-    whole.module.eval()
-    head = {
-        n: t.detach().double() for n, t in whole.module.named_parameters() if n.startswith(HEAD)
-    }
-    return Placed(
-        whole.changed(origin=replace(origin, parents=(front.part.digest,))), moved | head, found
-    )
-
-
-def cooled(module: nn.Module, temperature: float) -> nn.Module:
-    """A copy of a network that ends in a dense layer, its outputs divided by a temperature.
-
-    >>> layer = nn.Linear(1, 1)
-    >>> cooled(nn.Sequential(layer), 2.0)[0].weight.equal(layer.weight / 2)
-    True
-    """
-    last = module = copy.deepcopy(module)
-    while isinstance(last, nn.Sequential) and len(last):
-        last = last[-1]
-    if not isinstance(last, nn.Linear):
-        raise ContractError(
-            "the network does not end in a dense layer that could take the temperature; fit it "
-            "again and do not calibrate"
-        )
-    with torch.no_grad():
-        for tensor in last.parameters():
-            tensor.div_(temperature)
-    return module
+    kind = next(front.part.module.parameters()).dtype
+    origin = replace(origin, parents=(front.part.digest,))
+    whole = whole.changed(module=whole.module.to(kind).eval(), origin=origin)
+    parameters = whole.module.named_parameters()
+    head = {name: each.detach().double() for name, each in parameters if name.startswith(HEAD)}
+    return Placed(whole, moved | head, found)
 
 
 def scale_at(kernel: Tensor, root: Tensor, distance: float, count: int) -> float:

@@ -16,13 +16,13 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.around import HEAD, SMALL, Placed, cooled, place, posterior_at
+from dovetail.adapt.around import HEAD, SMALL, Placed, place, posterior_at
 from dovetail.adapt.evidence import tune_label_scale
-from dovetail.adapt.finetuned import _own_head, _places
+from dovetail.adapt.finetuned import own_head, places_of
 from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
 from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.linearized import LinearizedEstimator
-from dovetail.adapt.networks import front_of, network_of
+from dovetail.adapt.networks import cooled, front_of, network_of
 from dovetail.adapt.plan import Plan
 from dovetail.adapt.priors import Chosen, few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
@@ -43,6 +43,11 @@ from dovetail.parts.part import Part, as_part
 __all__ = ["LinearizedClassifier"]
 
 DRAWS = 32
+
+COMPUTED_LATER = (
+    *("plan_", "posterior_", "prior_", "scales_", "log_evidence_", "_scales", "_placed_at"),
+)
+"""Attributes of an earlier fit that a new one must not inherit."""
 
 LOST = 0.95
 """Labels held out that cost more than this share of guessing are hardly told apart."""
@@ -215,11 +220,11 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         part = as_part(self.model)
         front = front_of(self.model, self.at)
         names = self.class_names_
-        places = _places(part, self.classes_, names, named) if self.at is None else None
+        places = places_of(part, self.classes_, names, named) if self.at is None else None
         known = part.contract.classes is not None and set(names) <= set(part.contract.classes)
         if not known and part.contract.gives[0].shape != (len(names),):
             places = None  # numbers may be places among other classes
-        own = None if places is None else _own_head(part, front, raw, places)
+        own = None if places is None else own_head(part, front, raw, places)
         movable = set(chosen_parameters(part.module, self.params))
         return place(
             front,

@@ -17,9 +17,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from dovetail.adapt.guarded import tuned_if_better
-from dovetail.adapt.networks import Front, copied, default_network, front_of, with_head
+from dovetail.adapt.networks import (
+    Front,
+    cooled,
+    copied,
+    default_network,
+    front_of,
+    with_head,
+)
 from dovetail.adapt.tuning import Moves
-from dovetail.core.errors import ContractError, CutError, SettingsError, shown
+from dovetail.core.errors import CutError, SettingsError, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import chosen_parameters
 from dovetail.linalg.ridge_sums import Linear
@@ -42,7 +49,7 @@ from dovetail.parts.part import Part, as_part
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 
-__all__ = ["FineTuned"]
+__all__ = ["FineTuned", "own_head", "places_of"]
 
 KINDS = ("classes", "regression")
 
@@ -157,8 +164,8 @@ class FineTuned(Classifier, Regressor):
     ) -> None:
         movable = set(chosen_parameters(part.module, self.params))
         front = front_of(part, self.at)
-        places = _places(part, self.classes_, names, named) if self.at is None else None
-        own = None if places is None else _own_head(part, front, raw, places)
+        places = places_of(part, self.classes_, names, named) if self.at is None else None
+        own = None if places is None else own_head(part, front, raw, places)
 
         def free(one: Front) -> bool:
             for name, tensor in _parameters(one):
@@ -241,18 +248,7 @@ class FineTuned(Classifier, Regressor):
         check_is_fitted(self)
         if self.temperature_ == 1.0:
             return self.part_
-        module = copy.deepcopy(self.part_.module)
-        last: nn.Module = module
-        while isinstance(last, nn.Sequential) and len(last):
-            last = last[-1]
-        if not isinstance(last, nn.Linear):
-            raise ContractError(
-                "the network does not end in a dense layer that could take the temperature; fit it "
-                "again and do not calibrate"
-            )
-        with torch.no_grad():
-            for tensor in last.parameters():
-                tensor.div_(self.temperature_)
+        module = cooled(self.part_.module, self.temperature_)
         origin = self.part_.origin
         settings = {**origin.settings, "temperature": self.temperature_}
         return self.part_.changed(module=module, origin=replace(origin, settings=settings))
@@ -320,7 +316,7 @@ def _parameters(front: Front) -> list[tuple[str, nn.Parameter]]:
     return [] if front.part is None else list(front.part.module.named_parameters())
 
 
-def _places(
+def places_of(
     part: Part, classes: np.ndarray[Any, Any], names: tuple[str, ...], named: bool
 ) -> list[int] | None:
     """Which outputs of the part are for these classes: by name; or as numbers, if they fit."""
@@ -335,7 +331,7 @@ def _places(
     return numbers if min(numbers) >= 0 and max(numbers) < count else None
 
 
-def _own_head(part: Part, front: Front, raw: Tensor, places: list[int]) -> Linear | None:
+def own_head(part: Part, front: Front, raw: Tensor, places: list[int]) -> Linear | None:
     """The part's last layer as a head on the front's rows, if it is one: tried on all inputs."""
     if front.part is None or front.part.contract.gives == part.contract.gives:
         return None
