@@ -14,6 +14,11 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.linalg.tangent import TangentFeatures
 
 
+def around_its_start(model=None, **settings):
+    """The network as it is; test_around.py has the other places to linearise it at."""
+    return LinearizedClassifier(model, around="start", **settings)
+
+
 def net(outputs=3, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, outputs))
@@ -37,7 +42,7 @@ def part_for(classes, seed=0):
 
 def test_it_is_laplace_on_the_networks_own_outputs():
     model, (x, y) = net(), data()
-    found = LinearizedClassifier(model, prior=0.5).fit(x, y)
+    found = around_its_start(model, prior=0.5).fit(x, y)
     codes = torch.from_numpy(np.unique(y, return_inverse=True)[1])
     features = TangentFeatures(model, torch.from_numpy(x))
     exact = condition_on_labels(
@@ -54,8 +59,8 @@ def test_it_is_laplace_on_the_networks_own_outputs():
 @pytest.mark.parametrize("method", ["svi", "map"])
 def test_other_methods_agree_on_what_is_clear(method):
     x, y = data(60)
-    found = LinearizedClassifier(net(), method=method, steps=300).fit(x, y)
-    exact = LinearizedClassifier(net()).fit(x, y)
+    found = around_its_start(net(), method=method, steps=300).fit(x, y)
+    exact = around_its_start(net()).fit(x, y)
     new, truth = data(60, seed=1)
     assert found.score(new, truth) > exact.score(new, truth) - 0.1
     np.testing.assert_allclose(found.predict_proba(new, link="mc").sum(1), 1.0)
@@ -69,7 +74,7 @@ def test_other_methods_agree_on_what_is_clear(method):
 def test_classes_that_the_part_knows_are_its_own_outputs():
     part = part_for(("cow", "dog", "bee", "ant"))
     x, y = data()
-    found = LinearizedClassifier(part).fit(x, y)
+    found = around_its_start(part).fit(x, y)
     assert found.mean_ == "network"
     with torch.no_grad():
         own = part.module(torch.from_numpy(x))[:, [3, 2, 0]].double()
@@ -78,18 +83,18 @@ def test_classes_that_the_part_knows_are_its_own_outputs():
 
 def test_other_classes_take_the_part_without_its_head():
     x, y = data()
-    found = LinearizedClassifier(part_for(("cow", "dog", "emu"))).fit(x, y)
+    found = around_its_start(part_for(("cow", "dog", "emu"))).fit(x, y)
     assert found.mean_ == "zero"
     assert found.network_.projection.shape == (8, 3)
     assert not any("head" in name for name in found.linear_.names)
-    whole = LinearizedClassifier(part_for(("cow", "dog", "emu")), at="output").fit(x, y)
+    whole = around_its_start(part_for(("cow", "dog", "emu")), at="output").fit(x, y)
     assert any("head" in name for name in whole.linear_.names)
 
 
 def test_more_labels_later_is_all_at_once():
     x, y = data(30)
-    later = LinearizedClassifier(net()).fit(x[:18], y[:18]).update(x[18:], y[18:])
-    once = LinearizedClassifier(net(), prior=later.scales_).fit(x, y)
+    later = around_its_start(net()).fit(x[:18], y[:18]).update(x[18:], y[18:])
+    once = around_its_start(net(), prior=later.scales_).fit(x, y)
     np.testing.assert_allclose(later.logits(x), once.logits(x), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(
         later.predict_proba(x, link="probit"), once.predict_proba(x, link="probit"), atol=1e-7
@@ -102,7 +107,7 @@ def test_more_labels_later_is_all_at_once():
 
 def test_an_update_that_fails_leaves_all_as_it_was(monkeypatch):
     x, y = data(12)
-    found = LinearizedClassifier(net()).fit(x, y)
+    found = around_its_start(net()).fit(x, y)
     before = found.logits(x)
 
     def stopped(*_):
@@ -119,14 +124,14 @@ def test_an_update_that_fails_leaves_all_as_it_was(monkeypatch):
 
 def test_uncertainty_makes_probabilities_milder_and_far_away_milder_still():
     x, y = data()
-    found = LinearizedClassifier(net()).fit(x, y)
+    found = around_its_start(net()).fit(x, y)
     plain, mild = (found.predict_proba(x, link=link).max(1).mean() for link in ("mean", "probit"))
     assert mild < plain
 
 
 def test_a_temperature_is_fitted_to_other_labels():
     x, y = data(12)
-    found = LinearizedClassifier(net(), prior=100.0).fit(x, y)
+    found = around_its_start(net(), prior=100.0).fit(x, y)
     new, truth = data(300, seed=3)
     rng = np.random.default_rng(0)
     truth = np.where(rng.random(300) < 0.3, rng.permutation(truth), truth)
@@ -140,7 +145,7 @@ def test_a_temperature_is_fitted_to_other_labels():
 
 
 def test_a_prior_shared_by_tasks():
-    shared = LinearizedClassifier(net()).sharing([data(24, 1), data(15, 2)])
+    shared = around_its_start(net()).sharing([data(24, 1), data(15, 2)])
     assert shared.prior > 0
     assert shared.fit(*data(6)).scales_["0"] == shared.prior
 
@@ -148,14 +153,14 @@ def test_a_prior_shared_by_tasks():
 def test_a_scale_a_layer_explains_no_less():
     x, y = data(30)
     one, layers = (
-        LinearizedClassifier(net(), prior=prior).fit(x, y) for prior in ("evidence", "layers")
+        around_its_start(net(), prior=prior).fit(x, y) for prior in ("evidence", "layers")
     )
     assert layers.log_evidence_ >= one.log_evidence_ - 0.1
 
 
 def test_a_plan_comes_before_a_fit():
     x, _ = data()
-    plan = LinearizedClassifier(net()).plan(500, x[:1], ["ant", "bee", "cow"])
+    plan = around_its_start(net()).plan(500, x[:1], ["ant", "bee", "cow"])
     assert (plan.sizes.inputs, plan.sizes.outputs) == (500, 3)
     assert plan.method == "laplace"
 
@@ -163,7 +168,7 @@ def test_a_plan_comes_before_a_fit():
 def test_two_classes_decide_by_one_number():
     x, y = data()
     few = y != "cow"
-    found = LinearizedClassifier(net(2)).fit(x[few], y[few])
+    found = around_its_start(net(2)).fit(x[few], y[few])
     assert found.decision_function(x).shape == (24,)
 
 
@@ -179,7 +184,7 @@ def test_two_classes_decide_by_one_number():
 )
 def test_data_that_cannot_be_are_refused(change, says):
     with pytest.raises(TaskError, match=says):
-        LinearizedClassifier(net()).fit(*change(*data()))
+        around_its_start(net()).fit(*change(*data()))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +199,6 @@ def test_data_that_cannot_be_are_refused(change, says):
 )
 def test_settings_that_cannot_be_are_refused(options, says):
     with pytest.raises(SettingsError, match=says):
-        LinearizedClassifier(net(), **options).fit(*data())
+        around_its_start(net(), **options).fit(*data())
     with pytest.raises(SettingsError, match="no link"):
-        LinearizedClassifier(net()).fit(*data()).predict_proba(data()[0], link="logit")
+        around_its_start(net()).fit(*data()).predict_proba(data()[0], link="logit")

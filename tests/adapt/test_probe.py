@@ -8,9 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from references import logistic as reference
+from scipy.special import softmax
 from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
+from sklearn.metrics import log_loss
 from torch import nn
 
+from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.probe import Probe, ProbeRegressor
 from dovetail.core.errors import ContractError, CutError, SettingsError, TaskError
 from dovetail.linalg.ridge import fit as fit_ridge
@@ -49,6 +53,36 @@ def test_auto_takes_the_kind_of_lower_held_out_loss(digits):
     chosen = Probe().fit(x[:100], y[:100])
     assert chosen.log_loss_ == min(probe.log_loss_ for probe in each.values())
     assert np.array_equal(chosen.predict(x), each[chosen.kind_].predict(x))
+
+
+def test_the_ridge_head_is_judged_on_the_folds_of_logistic_regression(digits):
+    """A slow obvious version: each fold by scikit-learn's ridge, each temperature tried."""
+    x, y = digits[0][:60].reshape(60, -1).astype(float), digits[1][:60]
+    penalties = (0.1, 10.0)
+    folds = folds_of(torch.tensor(y), seed=0)
+    losses = {}
+    for penalty in penalties:
+        said = np.zeros((60, 10))
+        for fold in range(int(folds.max()) + 1):
+            held = (folds == fold).numpy()
+            head = Ridge(penalty).fit(x[~held], np.eye(10)[y[~held]])
+            said[held] = head.predict(x[held])
+        judged = (folds >= 0).numpy()
+        heat = temperature_of(torch.tensor(said[judged]), torch.tensor(y[judged]))
+        losses[penalty] = log_loss(y[judged], softmax(said[judged] / heat, 1), labels=range(10))
+    probe = Probe(kind="ridge", penalty=penalties).fit(x, y)
+    assert probe.penalty_ == min(losses, key=losses.get)
+    assert probe.log_loss_ == pytest.approx(min(losses.values()), rel=1e-6)
+
+
+def test_one_label_a_class_is_better_than_guessing_and_says_so(digits):
+    x, y = digits
+    first = [int(np.flatnonzero(y == code)[0]) for code in range(10)]
+    probe = Probe().fit(x[first], y[first])
+    chances = probe.predict_proba(x[200:1200])
+    assert log_loss(y[200:1200], chances) < 0.9 * np.log(10)
+    assert probe.kind_ == "logistic"
+    assert probe.log_loss_ is None
 
 
 def test_the_ridge_head_is_that_of_linalg(digits):

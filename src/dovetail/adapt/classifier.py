@@ -2,53 +2,81 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, get_args
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from dovetail.adapt.around import HEAD, SMALL, Placed, place, posterior_at
 from dovetail.adapt.evidence import tune_label_scale
+from dovetail.adapt.finetuned import own_head, places_of
 from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
+from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.linearized import LinearizedEstimator
-from dovetail.adapt.networks import front_of, network_of
-from dovetail.adapt.priors import few_of_each, label_prior
+from dovetail.adapt.networks import cooled, front_of, network_of
+from dovetail.adapt.plan import Plan
+from dovetail.adapt.priors import Chosen, few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
+from dovetail.linalg.parameters import chosen_parameters
 from dovetail.measure.calibration import fit_temperature, log_probabilities
 from dovetail.measure.estimator_inputs import (
     as_classes,
     as_inputs,
     codes_among,
+    names_of,
     refuse_other_count,
     seed_of,
 )
 from dovetail.measure.estimators import Classifier, has_mistakes
-from dovetail.parts.part import Part
+from dovetail.parts.part import Part, as_part
 
 __all__ = ["LinearizedClassifier"]
 
 DRAWS = 32
+
+COMPUTED_LATER = (
+    *("plan_", "posterior_", "prior_", "scales_", "log_evidence_", "_scales", "_placed_at"),
+)
+"""Attributes of an earlier fit that a new one must not inherit."""
+
+LOST = 0.95
+"""Labels held out that cost more than this share of guessing are hardly told apart."""
+
+START_WON = "on labels held out, the network around its own weights had the least log loss"
 
 
 class LinearizedClassifier(Classifier, LinearizedEstimator):
     r"""Predict classes by inference in a linearised network.
 
     Logits are :math:`g(x) = m(x) + J_\theta(x) w`, :math:`w \sim \mathcal N(0, S)`, labels follow
-    their softmax.  Nothing is trained; the network and its weights stay as they are.
+    their softmax.  The network that is handed over stays as it is.
 
-    A part that knows the classes by name (labels that are text) is taken with its own outputs for
-    them; another one is taken without its head, and a fixed random projection makes logits of its
-    features.
+    Around which weights, ``around``, decides what the tangents :math:`J` are worth
+    (:mod:`dovetail.adapt.around`).  At ``"start"``, the network's own, nothing is trained: a part
+    that knows the classes by name (labels that are text) is taken with its own outputs for them;
+    another one without its head, and a fixed random projection makes logits of its features.  At
+    ``"head"`` a head is fitted to the features, as :class:`~dovetail.adapt.Probe` does, or the
+    part's own is kept; at ``"again"`` the last layers (of a small network all) have moved under it,
+    too, if labels held out say that this helps.
 
     Args:
         model: A part or module, which is copied; ``None`` for a random tanh network of two layers
             that standardises its inputs.
         params: Which parameters may move: None for all, patterns such as ``"head.*"``, or a test.
         at: The cut point to take features at, or ``"output"``.
+        around: ``"head"``, ``"again"``, ``"start"``, or ``"auto"``: the one of these with the least
+            log loss on labels held out, ``"start"`` being tried with networks of less than a
+            million weights.  What follows, said otherwise than by default, is for ``"start"``.
         mean: Where the prior is centred: ``"auto"`` for ``"network"`` where the part knows the
             classes, else ``"zero"``; or ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`.
         prior: The variance of the weights: ``"evidence"`` for the one that explains the labels
@@ -65,8 +93,9 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         memory: Bytes that may be used; what is free unless said.
         random_state: Of everything drawn.
 
-    After :meth:`fit`: ``classes_``, ``scales_`` (prior variances by layer), ``log_evidence_`` (for
-    ``"svi"`` a bound of it), ``temperature_``, ``posterior_``, ``diagnostics_``.
+    After :meth:`fit`: ``classes_``, ``around_`` and ``chosen_`` (``"probe"``, ``"own head"``,
+    ``"moved"`` or ``"start"``; ``diagnostics_`` say why), ``scales_`` (prior variances by layer),
+    ``log_evidence_`` (for ``"svi"`` a bound of it), ``temperature_``, ``posterior_``.
 
     >>> x = [[0.0], [0.2], [0.4], [2.0], [2.2], [2.4]]
     >>> model = LinearizedClassifier().fit(x, ["low"] * 3 + ["high"] * 3)
@@ -76,6 +105,7 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
 
     METHODS = ("auto", "laplace", "svi", "map")
     MEANS = ("auto", "zero", "network", "origin")
+    AROUND = ("auto", "head", "again", "start")
     labels_: Tensor
     means_: Tensor
     mean_: str
@@ -86,6 +116,7 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         *,
         params: Any = None,
         at: Any = None,
+        around: Any = "auto",
         mean: Any = "auto",
         prior: Any = "evidence",
         projection: Any = "auto",
@@ -98,6 +129,7 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         self.model = model
         self.params = params
         self.at = at
+        self.around = around
         self.mean = mean
         self.prior = prior
         self.projection = projection
@@ -107,11 +139,57 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         self.memory = memory
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> LinearizedClassifier:
-        """Condition on inputs ``[n, ...]`` and their classes ``[n]``."""
+    def fit(self, X: Any, y: Any, class_names: Any = None) -> LinearizedClassifier:
+        """Condition on inputs ``[n, ...]`` and their classes ``[n]``.
+
+        Of labels that are places in a list of names, such as a task's ``classes``, hand that list
+        over as ``class_names``: the part that is made of this then knows its classes by name.
+        """
         began = time.perf_counter()
         self._refuse_settings()
-        x = self._begin(X, y)
+        for name in (
+            "plan_",
+            "posterior_",
+            "prior_",
+            "scales_",
+            "log_evidence_",
+            "_scales",
+            "_placed_at",
+        ):
+            self.__dict__.pop(name, None)
+        raw = as_inputs(X, self, reset=True)
+        codes, self.classes_ = as_classes(y)
+        refuse_other_count(raw, codes)
+        self.class_names_ = names_of(self.classes_, class_names)
+        self.around_ = self._start_or_not()
+        if self.around_ == "start":
+            self._fit_start(raw, y, began)
+            self.chosen_ = "start"
+            return self
+        placed = self._placed(raw, codes, class_names is not None)
+        held_out = min(placed.guarded.losses.values(), default=None)
+        if self.around_ == "auto":
+            judged = self._start_held_out(raw, y, codes)
+            if judged is not None and judged < (math.inf if held_out is None else held_out):
+                self._fit_start(raw, y, began)
+                self.around_ = self.chosen_ = "start"
+                self.diagnostics_ |= {"why": START_WON, "held_out_log_loss": {"start": judged}}
+                self._warn_if_lost(judged)
+                return self
+        self._settle_placed(placed, raw, codes, began)
+        self._warn_if_lost(held_out)
+        return self
+
+    def _start_or_not(self) -> str:
+        """``around``, where the other settings leave it a choice; without a model there is none."""
+        plain = (self.mean, self.prior, self.projection, self.method)
+        if self.around != "auto":
+            return str(self.around)
+        usual = plain == ("auto", "evidence", "auto", "auto")
+        return "auto" if usual and self.model is not None and self.at != "output" else "start"
+
+    def _fit_start(self, raw: Any, y: Any, began: float) -> None:
+        x = self._begin(raw, y)
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
         some = few_of_each(self.labels_, len(self.classes_), self.seed_)
@@ -136,7 +214,118 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
                 seed=self.seed_,
             )
         self._settle(began)
-        return self
+
+    def _placed(self, raw: Tensor, codes: Tensor, named: bool) -> Placed:
+        """The network with a head for the classes, see :mod:`dovetail.adapt.around`."""
+        part = as_part(self.model)
+        front = front_of(self.model, self.at)
+        names = self.class_names_
+        places = places_of(part, self.classes_, names, named) if self.at is None else None
+        known = part.contract.classes is not None and set(names) <= set(part.contract.classes)
+        if not known and part.contract.gives[0].shape != (len(names),):
+            places = None  # numbers may be places among other classes
+        own = None if places is None else own_head(part, front, raw, places)
+        movable = set(chosen_parameters(part.module, self.params))
+        return place(
+            front,
+            raw,
+            codes,
+            names,
+            own=own,
+            movable=set() if self.around == "head" else movable,
+            seed=self.seed_,
+        )
+
+    def _start_held_out(self, raw: Tensor, y: Any, codes: Tensor) -> float | None:
+        """The log loss, on labels held out, of the network around its own weights.
+
+        None where that is not tried: the network is large, or a class has one label.
+        """
+        weights = sum(tensor.numel() for tensor in as_part(self.model).module.parameters())
+        if weights >= SMALL or not bool((torch.bincount(codes) > 1).all()):
+            return None
+        held_out, labels = folds_of(codes, self.seed_, 3), np.asarray(y)
+        said = torch.zeros(len(codes), len(self.classes_), dtype=torch.float64)
+        for fold in range(int(held_out.max()) + 1):
+            held = (held_out == fold).numpy()
+            one = clone(self).set_params(around="start").fit(raw[~held], labels[~held])
+            said[held] = torch.as_tensor(one.predict_proba(raw[held])).log()
+        return float(F.cross_entropy(said, codes))
+
+    def _settle_placed(self, placed: Placed, raw: Tensor, codes: Tensor, began: float) -> None:
+        """The mean is the network's own; the posterior is computed when it is asked for."""
+        found = placed.guarded
+        self.labels_, self.mean_ = codes, "network"
+        self.temperature_ = self.mean_temperature_ = 1.0
+        self._linearise(
+            placed.part, raw, len(self.classes_), None, offset=False, params=list(placed.moved)
+        )
+        x = self._prepare(raw)
+        self._example = x[:1]
+        self._placed_at = (x, placed.moved)
+        self.follows_network_, self.rows_ = True, len(codes) * len(self.classes_)
+        self.direction_ = torch.zeros(self.linear_.size, dtype=torch.float64)
+        self.constant_ = torch.zeros(len(self.classes_), dtype=torch.float64)
+        self.chosen_ = "moved" if found.chosen == "fine-tuned" else found.chosen
+        self.around_ = "again" if found.chosen == "fine-tuned" else "head"
+        self.diagnostics_ = {
+            "method": "laplace",
+            "rows": self.rows_,
+            "chosen": self.chosen_,
+            **found.diagnostics,
+            "seconds": time.perf_counter() - began,
+        }
+
+    @cached_property
+    def posterior_(self) -> Any:
+        """Laplace's posterior at the network; its Gram matrices are first needed for spreads."""
+        if not hasattr(self, "_placed_at"):
+            raise AttributeError("posterior_")
+        x, moved = self._placed_at
+        moved = {f"body.{name}": tensor for name, tensor in moved.items()}
+        head = [name for name in moved if name.startswith(f"body.{HEAD}")]
+        rest = [name for name in moved if name not in head]
+        logits = self.linear_.outputs(x)
+        found = posterior_at(
+            self.linear_.features(x), logits, self.labels_, moved, [head, *([rest] if rest else [])]
+        )
+        self.means_ = logits
+        return found
+
+    @cached_property
+    def plan_(self) -> Plan:
+        """What the posterior takes."""
+        return self._planned(self._example, len(self.labels_))
+
+    @cached_property
+    def prior_(self) -> Chosen:
+        """The prior's variances, by parameter."""
+        return Chosen(dict(self.posterior_.scales))
+
+    @cached_property
+    def scales_(self) -> dict[str, float]:
+        """The prior's variances, by layer."""
+        return self.prior_.named(self.linear_)
+
+    @cached_property
+    def log_evidence_(self) -> float | None:
+        """Of the labels under the prior; None where only the most probable weights are known."""
+        evidence: float = self.posterior_.log_evidence
+        return evidence
+
+    @cached_property
+    def _scales(self) -> dict[str, float]:
+        return self.prior_.scales
+
+    def _warn_if_lost(self, held_out: float | None) -> None:
+        guessing = math.log(len(self.classes_))
+        if held_out is not None and held_out > LOST * guessing:
+            warnings.warn(
+                f"labels held out cost {held_out:.2f} nats each, guessing {guessing:.2f}: these "
+                "features hardly tell the classes apart. Give more labels, or another network or "
+                "cut point (at=).",
+                stacklevel=3,
+            )
 
     def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedClassifier:
         """A new estimator whose prior explains several tasks ``(X, y)`` best together.
@@ -155,7 +344,7 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         if not problems:
             raise TaskError("there is no task to share a prior with; give pairs (X, y)")
         scale, _ = tune_label_scale(problems)
-        shared: LinearizedClassifier = clone(self).set_params(prior=scale)
+        shared: LinearizedClassifier = clone(self).set_params(prior=scale, around="start")
         return shared
 
     def update(self, X: Any, y: Any) -> LinearizedClassifier:
@@ -163,10 +352,10 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         check_is_fitted(self)
         began = time.perf_counter()
         self._needs_posterior()
-        if isinstance(self.posterior_, VariationalPosterior):
+        if self.around_ != "start" or isinstance(self.posterior_, VariationalPosterior):
             raise TaskError(
-                "a variational posterior is not updated exactly; fit again with all labels, or "
-                "with method='laplace'"
+                "this posterior is not updated exactly: its network was fitted, too, or it is "
+                "variational; fit again with all labels, or with around='start', method='laplace'"
             )
         x, codes = self._labelled(X, y)
         labels = torch.cat([self.labels_, codes])
@@ -296,8 +485,22 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
             self.log_evidence_, constant = posterior.log_evidence, posterior.constant
         self._remember(constant, self.mean_, began)
 
+    def to_part(self) -> Part:
+        """The mean as a part that knows its classes: a network like any other, unless around its
+        start, where it is a network and a direction of its weights."""
+        check_is_fitted(self)
+        if self.around_ == "start":
+            return super().to_part()
+        body = self.body_
+        if self.mean_temperature_ == 1.0:
+            return body
+        return body.changed(module=cooled(body.module, self.mean_temperature_))
+
     def _refuse_settings(self) -> None:
         super()._refuse_settings()
+        if self.around not in self.AROUND:
+            ways = ", ".join(self.AROUND)
+            raise SettingsError(f"around is one of {ways}, got {shown(self.around)}")
         if self.link != "auto":
             _refuse_link(self.link)
         self.seed_ = seed_of(self.random_state)

@@ -48,6 +48,7 @@ from dovetail.core.folders import (
     write_folder,
 )
 from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, to_plain
+from dovetail.measure.estimator_inputs import class_names
 from dovetail.parts.contract import Contract
 from dovetail.parts.modules import dtype_name, structure_of
 from dovetail.parts.part import Part, as_part
@@ -72,7 +73,7 @@ DTYPES = {
 """Of arrays of classes; an array of objects holds text or numbers."""
 
 
-OF_ALL = ("follows_network", "log_evidence", "rows", "plan", "diagnostics")
+OF_ALL = ("follows_network", "rows", "diagnostics")
 OF_NUMBERS, OF_CLASSES = ("noise",), ("temperature", "mean_temperature", "seed")
 """Facts that estimators have as attributes of these names, with an underscore."""
 
@@ -137,6 +138,9 @@ class Facts:
     temperature: float = 1.0
     mean_temperature: float = 1.0
     seed: int = 0
+    around: str = "start"
+    chosen: str = "start"
+    class_names: tuple[str, ...] | None = None
     posterior: Kept | None = None
     deviation_scale: tuple[float, ...] | None = None
 
@@ -260,7 +264,12 @@ def _restored(
     _must_be(estimator.direction_, (estimator.linear_.size,), "direction")
     estimator.prior_ = Chosen(facts.prior, facts.noise if facts.classes is None else 1.0)
     estimator._scales, estimator.scales_ = facts.scales, facts.scales_shown
-    for name in (*OF_ALL, *(OF_NUMBERS if facts.classes is None else OF_CLASSES)):
+    for name in (
+        "log_evidence",
+        "plan",
+        *OF_ALL,
+        *(OF_NUMBERS if facts.classes is None else OF_CLASSES),
+    ):
         setattr(estimator, f"{name}_", getattr(facts, name))
     if min(facts.example, default=1) < 1 or math.prod(facts.example) > MOST_NUMBERS:
         raise FormatError(f"{_FACTS}: no input has the shape {shown(facts.example)}")
@@ -277,6 +286,8 @@ def _restored(
         estimator.deviation_scale_ = scale
     else:
         estimator.classes_, estimator.mean_ = facts.classes.array(), facts.mean
+        estimator.around_, estimator.chosen_ = facts.around, facts.chosen
+        estimator.class_names_ = facts.class_names or class_names(estimator.classes_)
     if facts.posterior is not None:
         held = {
             name.removeprefix("posterior."): tensor
@@ -298,6 +309,8 @@ def _with_settings(kind: type[E], facts: Facts, body: Part, model: Part | nn.Mod
     elif model is None:
         model, settings["at"] = body, "output"  # it is cut already
     estimator = kind()
+    if "around" in estimator.get_params():
+        settings.setdefault("around", "start")  # of files written before there was a choice
     if strange := sorted(set(settings) ^ (set(estimator.get_params()) - {"model"})):
         raise FormatError(f"{_FACTS}: the setting {shown(strange[0])} is missing or not known")
     estimator.set_params(**settings, model=model)
@@ -320,7 +333,8 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
     if projection is not None:
         tensors["projection"] = projection
     kept, scale, names = None, has.get("deviation_scale_"), has.get("feature_names_in_")
-    if data and has.get("posterior_") is not None:
+    known = data or "prior_" in has  # else it would be computed for nothing
+    if data and getattr(estimator, "posterior_", None) is not None:
         kept, held = apart(estimator.posterior_)
         tensors |= {f"posterior.{name}": tensor for name, tensor in held.items()}
         if "labels_" in has:
@@ -337,9 +351,14 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
         projected=projection is not None,
         example=tuple(estimator._example.shape[1:]),
         mean=str(has.get("mean_", estimator.mean)),
-        prior=dict(has["prior_"].scales),
-        scales=dict(has["_scales"]),
-        scales_shown=dict(has["scales_"]),
+        prior=dict(estimator.prior_.scales) if known else {},
+        scales=dict(estimator._scales) if known else {},
+        scales_shown=dict(estimator.scales_) if known else {},
+        log_evidence=estimator.log_evidence_ if known else None,
+        plan=estimator.plan_,
+        around=has.get("around_", "start"),
+        chosen=has.get("chosen_", "start"),
+        class_names=has.get("class_names_"),
         features_in=has.get("n_features_in_"),
         feature_names=None if names is None else tuple(str(name) for name in names),
         was_flat=has.get("flat_", False),

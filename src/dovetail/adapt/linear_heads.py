@@ -40,13 +40,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
 from dovetail.linalg.ridge_sums import Linear, Penalty, judged_penalties
 
-__all__ = ["BayesLinear", "Path", "evidence_of", "fit_bayes", "fit_logistic"]
+__all__ = ["BayesLinear", "Path", "evidence_of", "fit_bayes", "fit_logistic", "folds_of"]
 
 LOG10_PENALTIES = (-10.0, 6.0)
 """The search for the penalty, in units of the mean eigenvalue of the scatter."""
@@ -59,11 +60,11 @@ ROUNDING = torch.finfo(torch.float64).eps
 
 
 FOLDS = 5
-STEPS = tuple(10.0**step for step in range(2, -7, -1))
+STEPS = tuple(10.0 ** (step / 2) for step in range(4, -13, -1))
 """Penalties that ``"auto"`` tries, strong to weak, in units of the mean eigenvalue of the scatter:
-from a hundred to a millionth, one a decade."""
+from a hundred to a millionth, two a decade."""
 
-PATIENCE = 2
+PATIENCE = 3
 """So many weaker penalties in a row that do worse end the search."""
 
 
@@ -286,11 +287,12 @@ def fit_logistic(
     choices = tuple(sorted(choices, reverse=True))  # each starts from the solution of a stronger
     losses: tuple[float, ...] = ()
     best = choices[len(choices) // 2]
-    if len(choices) > 1 and int(torch.bincount(codes).max()) > 1:
-        losses = _held_out(z, codes, classes, [each / unit**2 for each in choices], seed)
-        best = choices[int(np.argmin(losses))]
     start = torch.zeros(kept + 1, classes, dtype=torch.float64)
-    solution = _solve(z, codes, best / unit**2, start)
+    with threadpool_limits(1, user_api="blas"):  # L-BFGS's vectors are too short to share
+        if len(choices) > 1 and int(torch.bincount(codes).max()) > 1:
+            losses = _held_out(z, codes, classes, [each / unit**2 for each in choices], seed)
+            best = choices[int(np.argmin(losses))]
+        solution = _solve(z, codes, best / unit**2, start)
     weights = basis @ solution[:-1]
     return Path(Linear(weights, solution[-1] - mean @ weights, best), choices, losses)
 
@@ -299,7 +301,7 @@ def _held_out(
     z: Tensor, codes: Tensor, classes: int, penalties: Sequence[float], seed: int
 ) -> tuple[float, ...]:
     """The mean log loss of held-out rows for each penalty; infinite where the search had ended."""
-    folds = _folds(codes, seed)
+    folds = folds_of(codes, seed)
     parts = [(folds != fold, folds == fold) for fold in range(int(folds.max()) + 1)]
     starts = [torch.zeros(z.shape[1] + 1, classes, dtype=torch.float64) for _ in parts]
     losses: list[float] = []
@@ -318,10 +320,16 @@ def _held_out(
     return tuple(losses)
 
 
-def _folds(codes: Tensor, seed: int) -> Tensor:
-    """Which fold holds each row out ``[n]``; -1 for the only row of a class, which none does."""
+def folds_of(codes: Tensor, seed: int, most: int = FOLDS) -> Tensor:
+    """Which fold holds each row out ``[n]``; -1 for the only row of a class, which none does.
+
+    At most ``most`` folds, stratified by class, and no more than the largest class has rows.
+
+    >>> folds_of(torch.tensor([0, 0, 1, 1, 2]), seed=0).sort().values.tolist()
+    [-1, 0, 0, 1, 1]
+    """
     counts = torch.bincount(codes)
-    number = min(FOLDS, int(counts.max()))
+    number = min(most, int(counts.max()))
     drawn = torch.randperm(len(codes), generator=generator(seed, "folds"))
     order = drawn[torch.argsort(codes[drawn], stable=True)]
     order = order[counts[codes[order]] > 1]

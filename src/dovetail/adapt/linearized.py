@@ -28,7 +28,7 @@ from dovetail.adapt.plan import Plan, plan_for
 from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, shown
 from dovetail.linalg.parameters import chosen_parameters
 from dovetail.linalg.tangent import TangentFeatures
-from dovetail.measure.estimator_inputs import class_names, seed_of
+from dovetail.measure.estimator_inputs import seed_of
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.facts import Origin
 from dovetail.parts.linearized import LinearizedNetwork
@@ -67,6 +67,11 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
     memory: Any
     random_state: Any
     posterior_: Any
+    prior_: Any
+    scales_: Any
+    log_evidence_: Any
+    plan_: Any
+    _scales: Any
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "direction_")
@@ -143,14 +148,22 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
             )
 
     def _linearise(
-        self, model: Any, raw: Tensor, width: int, columns: list[int] | None, *, offset: bool
+        self,
+        model: Any,
+        raw: Tensor,
+        width: int,
+        columns: list[int] | None,
+        *,
+        offset: bool,
+        params: Any = None,
     ) -> None:
         """Take a network for raw inputs: ``width`` outputs, some columns of its own or all."""
         if model is None:
             model = default_network(raw, width, seed=seed_of(self.random_state))
         module, self._prepare, _ = network_of(model)
         self.body_ = as_part(model).changed(module=module)
-        moving = [f"body.{name}" for name in chosen_parameters(module, self.params)]
+        moves = self.params if params is None else params
+        moving = [f"body.{name}" for name in chosen_parameters(module, moves)]
         given = self._given(module, raw)
         projection = self._projection(given, width, columns)
         kind = next(module.parameters()).dtype
@@ -278,13 +291,13 @@ def _contract(estimator: LinearizedEstimator, outputs: int) -> Contract:
     takes = given.takes[0]
     if takes.shape is None:
         takes = replace(takes, shape=tuple(estimator._example.shape[1:]))
-    classes = getattr(estimator, "classes_", None)
+    names = getattr(estimator, "class_names_", None)
     return Contract(
         (takes,),
         (Port((outputs,)),),
         given.preprocess,
-        None if classes is None else class_names(classes),
-        "regression" if classes is None else "classes",
+        names,
+        "regression" if names is None else "classes",
         given.inputs,
     )
 

@@ -1,22 +1,29 @@
 r"""A linear head on frozen features: what any cleverer adaptation has to beat.
 
 ``"ridge"``
-    One-hot columns by ridge regression, the penalty by closed-form leave-one-out.  The outputs
-    :math:`f` of such a head are no logits; the probabilities are
-    :math:`\operatorname{softmax}(f / T)`, and :math:`T` is fitted to the outputs that every row got
-    from the head of all *other* rows, so that it costs no further fit and is not fooled by rows the
-    head has learnt by heart.  The targets are those of :math:`n` rows and one more of which
-    nothing is known, :math:`(n + 1/C) / (n + 1)` for a row's own class out of :math:`C`:
-    :math:`T` stays above zero when few rows are told apart without a mistake.
+    One-hot columns by ridge regression.  The outputs :math:`f` of such a head are no logits; the
+    probabilities are :math:`\operatorname{softmax}(f / T)`, and :math:`T` is fitted to the outputs
+    that every row got from a head of *other* rows, so that it is not fooled by rows the head has
+    learnt by heart.  The targets are those of :math:`n` rows and one more of which nothing is
+    known, :math:`(n + 1/C) / (n + 1)` for a row's own class out of :math:`C`: :math:`T` stays above
+    zero when few rows are told apart without a mistake.  The other rows are those of the same
+    stratified folds as of logistic regression, and the penalty is the one of the least log loss.
+    With more than :data:`MOST_CELLS` numbers to go through, or one row a class, each row is left
+    out alone, in closed form, and the penalty is that of the least squared error.  (With few
+    rows that is less good: leaving one out makes its class the smallest, and all heads look worse
+    than they are.)
 ``"logistic"``
     :mod:`dovetail.adapt.linear_heads`, the penalty by stratified cross-validation.
 ``"auto"``
-    Both, and the one with the lower log loss on rows it was not fitted to; ridge alone when
-    there are more than :data:`MOST_CELLS` numbers to go through.
+    Both, and the one with the lower log loss on the same rows held out; ridge alone when there
+    are more than :data:`MOST_CELLS` numbers, logistic when every class has one row: then nothing
+    says how sure a ridge head may be.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -24,15 +31,15 @@ import torch.nn.functional as F
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.linear_heads import BayesLinear, fit_bayes, fit_logistic
+from dovetail.adapt.linear_heads import BayesLinear, fit_bayes, fit_logistic, folds_of
 from dovetail.adapt.networks import front_of, with_head
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.ridge import solve
-from dovetail.linalg.ridge_sums import Linear, Penalty
+from dovetail.linalg.ridge_sums import Linear, Penalty, judged_penalties
 from dovetail.measure.estimator_inputs import (
     as_classes,
     as_numbers,
-    class_names,
+    names_of,
     refuse_other_count,
     seed_of,
 )
@@ -40,7 +47,7 @@ from dovetail.measure.estimators import Classifier, Regressor, Spread, temperatu
 from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 
-__all__ = ["BayesHead", "Probe", "ProbeRegressor"]
+__all__ = ["BayesHead", "FittedHead", "Probe", "ProbeRegressor", "fit_head"]
 
 Kind = Literal["ridge", "logistic"]
 
@@ -60,9 +67,10 @@ class Probe(Classifier):
         pooling: How feature maps become rows: ``"average"`` or ``"flatten"``.
         random_state: For the folds of the cross-validation.
 
-    After :meth:`fit`: ``classes_``; ``kind_``; ``penalty_``; ``coef_`` and ``intercept_`` of
-    the head; ``temperature_``, which its outputs are divided by (1 for logistic);
-    ``log_loss_``, a row, on rows that were held out (``None`` if there was nothing to hold out).
+    After :meth:`fit`: ``classes_``, and ``class_names_`` as a part names them; ``kind_``;
+    ``penalty_``; ``coef_`` and ``intercept_`` of the head; ``temperature_``, which its outputs are
+    divided by (1 for logistic); ``log_loss_``, a row, on rows that were held out (``None`` if there
+    was nothing to hold out).
 
     >>> x = [[0.0], [0.1], [0.2], [1.0], [1.1], [1.2]]
     >>> probe = Probe().fit(x, ["low", "low", "low", "high", "high", "high"])
@@ -87,17 +95,23 @@ class Probe(Classifier):
         self.pooling = pooling
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Probe:
-        """Fit the head to inputs ``[n, ...]`` and their classes ``[n]``."""
+    def fit(self, X: Any, y: Any, class_names: Any = None) -> Probe:
+        """Fit the head to inputs ``[n, ...]`` and their classes ``[n]``.
+
+        Of labels that are places in a list of names, such as a task's ``classes``, hand that list
+        over as ``class_names``: the part that is made of this then knows its classes by name.
+        """
         if self.kind not in ("auto", "ridge", "logistic"):
             raise SettingsError(f"kind must be 'auto', 'ridge' or 'logistic', got {self.kind!r}")
         self.front_ = front_of(self.model, self.at, self.pooling)
         raw = self.front_.read(X, self, reset=True)
         codes, self.classes_ = as_classes(y)
+        self.class_names_ = names_of(self.classes_, class_names)
         refuse_other_count(raw, codes)
         rows = self.front_.rows(raw)
         self.shape_ = self.front_.shape(raw)
-        best = self._best(rows, codes)
+        count, seed = len(self.classes_), seed_of(self.random_state)
+        best = fit_head(rows, codes, count, self.kind, self.penalty, seed=seed)
         self.kind_: Kind = best.kind
         self.penalty_ = best.head.penalty
         self.temperature_ = self._fitted_temperature = best.temperature
@@ -126,38 +140,92 @@ class Probe(Classifier):
             measured=measured,
         )
         weights, intercept = (each / self.temperature_ for each in (self.coef_, self.intercept_))
-        names = class_names(self.classes_)
-        return with_head(self.front_, self.shape_, weights, intercept, origin, names)
-
-    def _best(self, rows: Tensor, codes: Tensor) -> _Fitted:
-        count = len(self.classes_)
-        if self.kind == "ridge":
-            return _ridge(rows, codes, count, self.penalty)
-        if self.kind == "auto" and rows.numel() * count > MOST_CELLS:
-            return _ridge(rows, codes, count, self.penalty)
-        path = fit_logistic(rows, codes, count, self.penalty, seed=seed_of(self.random_state))
-        logistic = _Fitted("logistic", path.head, 1.0, path.loss)
-        if self.kind == "logistic":
-            return logistic
-        ridge = _ridge(rows, codes, count, self.penalty)
-        # Of one row a class none could be held out; only ridge can leave one out.
-        return ridge if path.loss is None or (ridge.loss or 0.0) <= path.loss else logistic
+        return with_head(self.front_, self.shape_, weights, intercept, origin, self.class_names_)
 
 
-class _Fitted(NamedTuple):
+class FittedHead(NamedTuple):
+    """A head, what its outputs are divided by, and its log loss a row on rows held out.
+
+    >>> line = Linear(torch.ones(1, 2), torch.zeros(2), penalty=1.0)
+    >>> FittedHead("ridge", line, 0.5, None).logits(torch.ones(1, 1)).tolist()
+    [[2.0, 2.0]]
+    """
+
     kind: Kind
     head: Linear
     temperature: float
     loss: float | None
 
+    def logits(self, rows: Tensor) -> Tensor:
+        """Outputs over the temperature ``[n, c]`` for rows ``[n, d]``."""
+        return self.head(rows) / self.temperature
 
-def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty) -> _Fitted:
+
+def fit_head(
+    rows: Tensor,
+    codes: Tensor,
+    classes: int,
+    kind: str = "auto",
+    penalty: Penalty = "auto",
+    *,
+    seed: int = 0,
+) -> FittedHead:
+    """The head of rows ``[n, d]`` with class codes ``[n]``, see the module.
+
+    >>> x, y = torch.tensor([[0.0], [0.1], [1.0], [1.1]]).double(), torch.tensor([0, 0, 1, 1])
+    >>> fit_head(x, y, 2).logits(x).argmax(1)
+    tensor([0, 0, 1, 1])
+    """
+    if rows.shape[1] > len(rows):  # the weights of least length are in the span of the rows
+        span = torch.linalg.qr(rows.T).Q  # [d, n]
+        inside = fit_head(rows @ span, codes, classes, kind, penalty, seed=seed)
+        weights = span @ inside.head.weights
+        return inside._replace(head=replace(inside.head, weights=weights))
+    several = int(torch.bincount(codes).max()) > 1
+    small = rows.numel() * classes <= MOST_CELLS
+    ridge = _ridge_by_folds if several and small else _ridge
+    if kind == "ridge" or (kind == "auto" and not small):
+        return ridge(rows, codes, classes, penalty, seed=seed)
+    path = fit_logistic(rows, codes, classes, penalty, seed=seed)
+    logistic = FittedHead("logistic", path.head, 1.0, path.loss)
+    if kind == "logistic" or not several:
+        return logistic
+    other = ridge(rows, codes, classes, penalty, seed=seed)
+    return min(other, logistic, key=lambda fitted: math.inf if fitted.loss is None else fitted.loss)
+
+
+def _ridge_by_folds(
+    rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int
+) -> FittedHead:
+    """Penalty and temperature of the least log loss on the folds of :func:`fit_logistic`."""
+    targets = F.one_hot(codes, classes).double()
+    solved = solve(rows, targets)
+    choices = judged_penalties(penalty, solved.penalties)
+    folds = folds_of(codes, seed)
+    said = rows.new_zeros(len(choices), len(rows), classes)
+    for fold in range(int(folds.max()) + 1):
+        held = folds == fold
+        others = solve(rows[~held], targets[~held])
+        for place, choice in enumerate(choices):
+            said[place, held] = others.fit(choice)(rows[held])
+    judged = folds >= 0
+    temperatures = [temperature_of(each[judged], codes[judged]) for each in said]
+    losses = [
+        float(F.cross_entropy(each[judged] / temperature, codes[judged]))
+        for each, temperature in zip(said, temperatures, strict=True)
+    ]
+    best = min(range(len(choices)), key=losses.__getitem__)
+    return FittedHead("ridge", solved.fit(choices[best]), temperatures[best], losses[best])
+
+
+def _ridge(rows: Tensor, codes: Tensor, classes: int, penalty: Penalty, *, seed: int) -> FittedHead:
+    """Penalty by leaving out row by row, in closed form; it draws nothing from the seed."""
     solved = solve(rows, F.one_hot(codes, classes).double())
     left_out = solved.leave_one_out(penalty)
     head = solved.fit(left_out.penalty)
     temperature = temperature_of(left_out.predictions, codes)
     loss = float(F.cross_entropy(left_out.predictions / temperature, codes))
-    return _Fitted("ridge", head, temperature, loss)
+    return FittedHead("ridge", head, temperature, loss)
 
 
 class BayesHead(Regressor):

@@ -31,6 +31,7 @@ __all__ = [
     "as_weights",
     "class_names",
     "codes_among",
+    "names_of",
     "refuse_other_count",
     "seed_of",
 ]
@@ -208,6 +209,30 @@ def class_names(classes: Any) -> tuple[str, ...]:
         str(int(each)) if isinstance(each, float) and each.is_integer() else str(each)
         for each in listed
     )
+
+
+def names_of(classes: Array, names: Any = None) -> tuple[str, ...]:
+    """What a part is to call these classes: as they are spelt, or by their places in ``names``.
+
+    >>> names_of(np.array([0, 2]), ["ant", "bee", "cat"])
+    ('ant', 'cat')
+    >>> names_of(np.array([0, 3]), ["ant", "bee", "cat"])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.TaskError: class_names has 3 names, and 3 is no place among them; labels
+    are places in that list, from 0
+    """
+    if names is None:
+        return class_names(classes)
+    listed = [str(name) for name in names]
+    for each in classes.tolist():
+        whole = isinstance(each, int | float) and float(each).is_integer()
+        if not (whole and 0 <= each < len(listed)):
+            raise TaskError(
+                f"class_names has {len(listed)} names, and {shown(each)} is no place among them; "
+                "labels are places in that list, from 0"
+            )
+    return tuple(listed[int(each)] for each in classes.tolist())
 
 
 def refuse_other_count(inputs: Tensor, targets: Tensor) -> None:

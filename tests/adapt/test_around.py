@@ -1,0 +1,170 @@
+"""Around which weights a classifier is linearised: never below a probe, and it says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dovetail as dt
+from dovetail.adapt import LinearizedClassifier, Probe
+from dovetail.adapt import around as around_module
+from dovetail.adapt.around import late_point, place, posterior_at, scale_at
+from dovetail.adapt.laplace import site_roots
+from dovetail.adapt.linear_model import LinearModel, Readout
+from dovetail.adapt.networks import front_of
+from dovetail.adapt.posterior import centred
+from dovetail.core.errors import SettingsError, TaskError
+from dovetail.linalg.tangent import TangentFeatures
+from dovetail.parts.part import build
+from dovetail.tasks.derive import few
+
+
+@pytest.fixture(scope="module")
+def low():
+    """A network that knows the digits below five."""
+    task = dt.load_task("digits[0,1,2,3,4]")
+    net = build("lenet5", size=8, classes=5)
+    return dt.train.end_to_end(net, task, epochs=3, show=False).part
+
+
+def high(k, seed=0):
+    """Some labels of the others, and what to test on."""
+    task = dt.load_task("digits[5,6,7,8,9]")
+    return few(task, k, seed=seed).subset("train"), task.subset("test"), task.classes
+
+
+def test_the_head_alone_is_the_probe(low):
+    (x, y), (new, _), _ = high(4)
+    probe = Probe(low).fit(x, y.numpy())
+    found = LinearizedClassifier(low, around="head").fit(x, y.numpy())
+    assert found.chosen_ == "probe"
+    np.testing.assert_allclose(found.predict_proba(new), probe.predict_proba(new), atol=1e-4)
+
+
+def test_with_one_label_a_class_it_is_the_head_or_the_start(low):
+    (x, y), _, _ = high(1)
+    found = LinearizedClassifier(low).fit(x, y.numpy())
+    assert found.chosen_ in ("probe", "start")
+
+
+def test_labels_held_out_decide_and_are_told(low):
+    (x, y), (new, truth), _ = high(10)
+    probe = Probe(low).fit(x, y.numpy())
+    found = LinearizedClassifier(low).fit(x, y.numpy())
+    losses = found.diagnostics_["held_out_log_loss"]
+    assert losses
+    assert found.diagnostics_["why"].startswith("on labels held out")
+    assert found.score(new, truth.numpy()) >= probe.score(new, truth.numpy()) - 0.05
+
+
+def test_the_part_says_what_the_estimator_says_and_knows_its_classes(low):
+    (x, y), (new, _), classes = high(6)
+    found = LinearizedClassifier(low, around="again").fit(x, y.numpy(), class_names=classes)
+    part = found.to_part()
+    assert part.contract.classes == tuple(classes)
+    said = dt.predict(part, new).probabilities
+    np.testing.assert_allclose(said, found.predict_proba(new), atol=1e-5)
+
+
+def test_the_posterior_is_there_when_it_is_asked_for(low, tmp_path):
+    (x, y), (new, _), _ = high(4)
+    found = LinearizedClassifier(low, around="again").fit(x, y.numpy())
+    assert "posterior_" not in vars(found)
+    milder = found.predict_proba(new, link="probit")
+    assert milder.max(1).mean() < found.predict_proba(new).max(1).mean()
+    assert np.isfinite(found.log_evidence_)
+    twin = LinearizedClassifier.load(found.save(tmp_path / "kept"))
+    assert (twin.around_, twin.chosen_) == (found.around_, found.chosen_)
+    np.testing.assert_allclose(twin.predict_proba(new, link="probit"), milder, atol=1e-9)
+    point = LinearizedClassifier.load(found.save(tmp_path / "mean", data=False))
+    np.testing.assert_allclose(point.predict_proba(new), found.predict_proba(new), atol=1e-9)
+    with pytest.raises(TaskError, match="only the mean was kept"):
+        point.predict_proba(new, link="mc")
+    with pytest.raises(TaskError, match="fit again with all labels"):
+        found.update(x, y.numpy())
+
+
+def test_laplace_at_the_network_is_that_of_a_dense_jacobian():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, labels = torch.randn(7, 3).double(), torch.arange(7) % 3
+    model = LinearModel(Readout(module, 3), ["body.2.weight", "body.0.weight"])
+    moved = {"body.2.weight": module[2].weight.detach(), "body.0.weight": torch.full((4, 3), 0.1)}
+    logits = model.outputs(x)
+    found = posterior_at(
+        model.features(x), logits, labels, moved, [["body.2.weight"], ["body.0.weight"]]
+    )
+    rows = torch.cat(list(TangentFeatures(model.module, x, list(model.names)).rows()))
+    size = {name: moved[name].numel() for name in model.names}
+    scales = torch.cat([torch.full((size[n],), found.scales[n]) for n in model.names]).double()
+    rows = (rows - rows.mean(0)).reshape(21, -1)
+    kernel = (rows * scales) @ rows.T + torch.eye(3).repeat(7, 7)
+    roots = torch.block_diag(*site_roots(logits.softmax(1)))
+    evidence = float(logits.log_softmax(1).gather(1, labels[:, None]).sum())
+    evidence -= 0.5 * sum(float(m.square().sum()) / found.scales[n] for n, m in moved.items())
+    evidence -= 0.5 * float(torch.logdet(torch.eye(21).double() + roots.T @ kernel @ roots))
+    assert found.log_evidence == pytest.approx(evidence, rel=1e-6)
+    torch.testing.assert_close(found.dual, F.one_hot(labels, 3).double() - logits.softmax(1))
+
+
+def test_the_scale_of_a_group_has_the_highest_evidence():
+    torch.manual_seed(1)
+    features = torch.randn(12, 5).double()
+    kernel = centred(features @ features.T, 2) - centred(torch.zeros(12, 12).double(), 2)
+    root = site_roots(torch.full((6, 2), 0.5).double())
+    distance = 3.0
+    found = scale_at(kernel, root, distance, 5)
+    flat = torch.block_diag(*root)
+
+    def evidence(scale):
+        inside = torch.eye(12).double() + scale * flat.T @ kernel @ flat
+        return -0.5 * distance / scale - 0.5 * float(torch.logdet(inside))
+
+    near = [evidence(found * factor) for factor in (0.9, 1.0, 1.1)]
+    assert near[1] == max(near)
+
+
+def test_only_cheap_layers_of_a_large_network_move(monkeypatch):
+    monkeypatch.setattr(around_module, "SMALL", 0)
+    part = build("resnet8", classes=4, size=16)
+    at = late_point(front_of(part).part, torch.zeros(1, 3, 16, 16))
+    assert at is None or at.startswith("layer")
+    x = torch.rand(12, 3, 16, 16)
+    placed = place(
+        front_of(part),
+        x,
+        torch.arange(12) % 3,
+        ("a", "b", "c"),
+        movable={name for name, _ in part.module.named_parameters()},
+    )
+    before = dict(front_of(part).part.module.named_parameters())
+    early = [name for name in placed.moved if "stem" in name or "layer1" in name]
+    assert early == []
+    assert any(name.startswith("1.head") for name in placed.moved)
+    assert len(before) > len(placed.moved) - 2
+
+
+def test_numbers_are_places_only_in_a_head_of_as_many_outputs(low):
+    task = dt.load_task("digits[0,1,2,3,4]")
+    x, y = few(task, 6, seed=1).subset("train")
+    found = LinearizedClassifier(low).fit(x, y.numpy())
+    new, truth = task.subset("test")
+    whole = dt.evaluate(low, task).measures["accuracy"]
+    assert found.score(new, truth.numpy()) >= whole - 0.02  # what its own head knows is kept
+
+
+def test_features_that_tell_nothing_are_told():
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(40, 4)).astype("float32"), draw.integers(0, 4, 40)
+    blind = build("mlp", shape=(4,), hidden=(6,), classes=2)
+    with pytest.warns(UserWarning, match="hardly tell the classes apart"):
+        LinearizedClassifier(blind).fit(x, y)
+
+
+def test_unknown_places_are_refused(low):
+    (x, y), _, _ = high(2)
+    with pytest.raises(SettingsError, match="around is one of auto, head, again, start"):
+        LinearizedClassifier(low, around="there").fit(x, y.numpy())
