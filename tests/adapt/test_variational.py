@@ -12,8 +12,9 @@ from references import variational as dense
 from references.jacobian import dense_jacobian
 from torch import nn
 
+from dovetail.adapt.likelihood import Likelihood
 from dovetail.adapt.linear_model import LinearModel
-from dovetail.adapt.variational import Likelihood, variational
+from dovetail.adapt.variational import variational
 from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -123,7 +124,9 @@ def test_slopes_are_autograds_and_drawn_ones_have_the_curvature(noise):
 
     curvature = -torch.func.hessian(density)(g[0, 0].detach())
     draw = torch.Generator().manual_seed(0)
-    drawn = torch.stack([likelihood.drawn_slope(g.detach(), draw)[0] for _ in range(4000)])
+    drawn = torch.stack(
+        [likelihood.drawn_slope(g.detach(), slice(None), draw)[0] for _ in range(4000)]
+    )
     torch.testing.assert_close(drawn.mT @ drawn / len(drawn), curvature, atol=0.1, rtol=0)
 
 
@@ -136,7 +139,9 @@ def test_products_are_the_dense_jacobians_and_pulls_squared_its_diagonal_curvatu
     torch.testing.assert_close(tangents.pull(u), expected, rtol=1e-4, atol=1e-4)
     g, likelihood = (jacobian @ w)[None], Likelihood(labels, None)
     draw = torch.Generator().manual_seed(0)
-    pulls = [tangents.pull(likelihood.drawn_slope(g, draw)).square() for _ in range(1000)]
+    pulls = [
+        tangents.pull(likelihood.drawn_slope(g, slice(None), draw)).square() for _ in range(1000)
+    ]
     p = g[0].softmax(1)
     curvature = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     diagonal = torch.einsum("nop,noq,nqp->p", jacobian, curvature, jacobian)

@@ -73,7 +73,7 @@ DTYPES = {
 
 
 OF_ALL = ("follows_network", "log_evidence", "rows", "plan", "diagnostics")
-OF_NUMBERS, OF_CLASSES = ("noise",), ("temperature", "mean_temperature", "seed")
+OF_NUMBERS, OF_CLASSES = ("noise", "repeats"), ("temperature", "mean_temperature", "seed")
 """Facts that estimators have as attributes of these names, with an underscore."""
 
 
@@ -126,7 +126,8 @@ class Facts:
     scales: dict[str, float]
     scales_shown: dict[str, float]
     noise: float = 1.0
-    log_evidence: float | None
+    repeats: float = 0.0
+    log_evidence: float | None = None
     rows: int
     plan: Plan
     diagnostics: dict[str, Any]
@@ -262,6 +263,8 @@ def _restored(
     estimator._scales, estimator.scales_ = facts.scales, facts.scales_shown
     for name in (*OF_ALL, *(OF_NUMBERS if facts.classes is None else OF_CLASSES)):
         setattr(estimator, f"{name}_", getattr(facts, name))
+    if facts.classes is None and facts.log_evidence is None:
+        del estimator.log_evidence_  # it was not asked for yet
     if min(facts.example, default=1) < 1 or math.prod(facts.example) > MOST_NUMBERS:
         raise FormatError(f"{_FACTS}: no input has the shape {shown(facts.example)}")
     estimator._example = torch.zeros(1, *facts.example)
