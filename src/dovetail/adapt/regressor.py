@@ -126,7 +126,8 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
             noise: Known variances of the single observations, ``[n]`` or ``[n, k]``; they are then
                 taken as they are.
             sample_weight: How many times each observation counts ``[n]``: its noise is divided by
-                so many, and a whole number is the same as so many rows alike.
+                so many, and a whole number is the same as so many rows alike.  Rows alike say that
+                there is little noise; where weights are not meant so, give ``noise`` a number.
         """
         began = time.perf_counter()
         self._refuse_settings()

@@ -205,12 +205,13 @@ def as_counts(sample_weight: Any, count: int) -> tuple[Tensor | slice, Tensor | 
     (tensor([0, 2]), tensor([2., 1.], dtype=torch.float64))
     """
     weights = as_weights(sample_weight, count)
-    if weights is None or bool((weights == 1).all()):
+    if weights is None:
         return slice(None), None
     kept = weights.nonzero().flatten()
     if not len(kept):
         raise TaskError("all sample weights are zero; some row must count")
-    return kept, weights[kept]
+    counts = weights[kept]
+    return kept, None if bool((counts == 1).all()) else counts
 
 
 def class_names(classes: Any) -> tuple[str, ...]:
