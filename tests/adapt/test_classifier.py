@@ -65,6 +65,8 @@ def test_other_methods_agree_on_what_is_clear(method):
     assert found.score(new, truth) > exact.score(new, truth) - 0.1
     np.testing.assert_allclose(found.predict_proba(new, link="mc").sum(1), 1.0)
     assert (found.log_evidence_ is None) == (method == "map")
+    if method == "map":
+        np.testing.assert_allclose(found.logits(new), exact.logits(new), rtol=0, atol=0.1)
     with pytest.raises(SettingsError, match="probit"):
         found.predict_proba(new, link="probit")
     with pytest.raises(TaskError, match="not updated exactly"):

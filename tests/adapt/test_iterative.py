@@ -52,8 +52,61 @@ def test_it_is_bayesian_linear_regression(outputs, rank, n):
     close(found.shift(features).flatten(), truth.rows(new) @ truth.weights, 1e-7)
     close(found.variance(features), truth.variance(new), 1e-7)
     close(found.covariance(features), truth.covariance(new), 1e-7)
-    assert found.log_evidence is None
+    off = abs(found.log_evidence - truth.log_evidence)
+    assert off <= 5 * found.log_evidence_error + 1e-6 * abs(truth.log_evidence)
     assert found.diagnostics["residual"] <= 1e-10
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rank", [8, 60])
+def test_the_evidence_is_that_of_a_dense_factor(seed, rank):
+    model = network(wide=60)
+    x, residual, noise = data(100, seed=seed)
+    features = TangentFeatures(model, x)
+    exact = condition_on_functions(features, residual, 0.1 * noise, SCALES).log_evidence
+    fit = condition_iteratively(features, residual, 0.1 * noise, SCALES, rank=rank, seed=seed)
+    assert abs(fit.log_evidence - exact) < 4 * fit.log_evidence_error + 1e-4 * abs(exact)
+    assert fit.log_evidence == pytest.approx(exact, rel=0.02)
+    again = condition_iteratively(features, residual, 0.1 * noise, SCALES, rank=rank, seed=seed)
+    assert again.log_evidence == pytest.approx(fit.log_evidence, rel=1e-9)
+
+
+def test_a_better_preconditioner_makes_the_evidence_surer():
+    model = network(wide=60)
+    x, residual, noise = data(100)
+    errors = [
+        condition_iteratively(
+            TangentFeatures(model, x), residual, 0.01 * noise, SCALES, rank=rank
+        ).log_evidence_error
+        for rank in (2, 120)
+    ]
+    assert errors[1] < errors[0] / 2
+
+
+def test_inputs_like_those_before_need_no_solution(monkeypatch):
+    model = network()
+    x, residual, noise = data(60)
+    fit = condition_iteratively(
+        TangentFeatures(model, x), residual, noise, SCALES, tolerance=1e-3, rank=8
+    )
+    truth = Dense(model, x, residual, noise, SCALES)
+    source = torch.Generator().manual_seed(5)
+    first, later = torch.randn(2, 40, 3, generator=source, dtype=torch.float64)
+    close(fit.variance(TangentFeatures(model, first)), truth.variance(first), 1e-3)
+    assert fit.solutions.rank < 50  # of 80 outputs
+
+    def stopped(*_):
+        raise AssertionError("a product with the data's features")
+
+    monkeypatch.setattr(TangentFeatures, "push", stopped)
+    monkeypatch.setattr(TangentFeatures, "pull", stopped)
+    new = TangentFeatures(model, later)
+    found = fit.variance(new)
+    close(found, truth.variance(later), 1e-3)
+    assert (
+        float(torch.linalg.eigvalsh(found - torch.from_numpy(truth.variance(later))).min()) > -1e-9
+    )
+    close(fit.covariance(new), truth.covariance(later), 1e-3)
 
 
 def test_the_residual_it_reports_is_the_true_one():

@@ -12,8 +12,10 @@ from references import variational as dense
 from references.jacobian import dense_jacobian
 from torch import nn
 
+from dovetail.adapt.laplace import condition_on_labels
+from dovetail.adapt.likelihood import Likelihood
 from dovetail.adapt.linear_model import LinearModel
-from dovetail.adapt.variational import Likelihood, variational
+from dovetail.adapt.variational import variational
 from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -81,6 +83,72 @@ def test_the_most_probable_weights_are_newtons(classes):
     assert (jacobian @ (found.weights - exact)).abs().max() < 0.1
 
 
+def centred_problem(classes):
+    model, x, labels, jacobian = problem(classes)
+    new = torch.randn(9, 3)
+    constant = torch.eye(classes).double()
+    rows = [
+        torch.cat([each - jacobian.mean(0), constant.expand(len(each), -1, -1)], 2)
+        for each in (jacobian, dense_jacobian(model.module, new).reshape(9, classes, -1))
+    ]
+    return model, x, labels, new, *rows
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_centred_mode_is_laplaces_mean(classes):
+    model, x, labels, new, rows, there = centred_problem(classes)
+    mean, scales = torch.randn(40, classes).double(), scales_of(model, 2.0)
+    found = variational(
+        model, x, labels, mean=mean, scales=scales, centred=True, posterior="map", steps=600
+    )
+    laplace = condition_on_labels(model.features(x), labels, mean, scales)
+    shift = laplace.shift(model.features(new))
+    torch.testing.assert_close(found.shift(new), shift, rtol=0, atol=1e-3)
+    root = torch.cat([torch.full((model.size,), 2.0**0.5), torch.ones(classes)]).double()
+    exact = dense.most_probable(rows * root, labels, mean, 1.0)
+    torch.testing.assert_close(found.shift(new), there @ (root * exact), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        model.push(new, found.weights) + found.constant, found.shift(new), rtol=0, atol=1e-9
+    )
+    assert found.kl == pytest.approx(0.5 * float(exact.square().sum()), rel=1e-3)
+
+
+def test_a_centred_gaussian_is_near_the_best_of_all_without_correlations():
+    model, x, labels, new, rows, there = centred_problem(2)
+    mean = torch.zeros(40, 2).double()
+    middle, deviations = dense.best_of_two(rows, labels, mean, 1.0)
+    found = variational(
+        model, x, labels, mean=mean, scales={}, centred=True, steps=400, batch_size=20, draws=2
+    )
+    own = torch.cat([found.weights, found.centre.mean])
+    spread = torch.cat([found.deviations, found.centre.deviations])
+    best, got = (
+        float(dense.elbo_of_two(rows, labels, mean, 1.0, *each))
+        for each in ((middle, deviations), (own, spread))
+    )
+    assert best - 0.3 < got < best + 1e-6
+    laplace = condition_on_labels(model.features(x), labels, mean, {})
+    off = found.shift(new) - laplace.shift(model.features(new))
+    wide = laplace.variance(model.features(new)).diagonal(dim1=1, dim2=2).sqrt()
+    assert float((off / wide).abs().mean()) < 0.3
+    variance = found.variance(TangentFeatures(model.module, new))
+    torch.testing.assert_close(variance, (there * spread.square()) @ there.mT, rtol=1e-4, atol=1e-5)
+    draws = found.samples(new, torch.zeros(9, 2), 800, seed=1)
+    torch.testing.assert_close(draws.mean(0), found.shift(new), rtol=0, atol=1e-9)
+    seen = torch.einsum("sno,snq->noq", draws - draws.mean(0), draws - draws.mean(0)) / len(draws)
+    assert (seen - variance).norm() < 0.15 * variance.norm()
+
+
+def test_a_centre_over_a_sample_is_nearly_that_of_all(monkeypatch):
+    model, x, labels, new, *_ = centred_problem(2)
+    given_ = {"mean": torch.zeros(40, 2), "scales": {}, "centred": True, "posterior": "map"}
+    whole = variational(model, x, labels, steps=300, **given_)
+    monkeypatch.setattr("dovetail.adapt.variational.ROWS", 60)
+    some = variational(model, x, labels, steps=300, **given_)
+    assert not torch.equal(whole.centre.features, some.centre.features)
+    assert float((whole.shift(new) - some.shift(new)).abs().max()) < 0.2
+
+
 def test_the_bound_is_near_the_best_of_all_gaussians_without_correlations():
     model, x, labels, jacobian = problem()
     mean = torch.zeros(40, 2).double()
@@ -123,7 +191,9 @@ def test_slopes_are_autograds_and_drawn_ones_have_the_curvature(noise):
 
     curvature = -torch.func.hessian(density)(g[0, 0].detach())
     draw = torch.Generator().manual_seed(0)
-    drawn = torch.stack([likelihood.drawn_slope(g.detach(), draw)[0] for _ in range(4000)])
+    drawn = torch.stack(
+        [likelihood.drawn_slope(g.detach(), slice(None), draw)[0] for _ in range(4000)]
+    )
     torch.testing.assert_close(drawn.mT @ drawn / len(drawn), curvature, atol=0.1, rtol=0)
 
 
@@ -136,7 +206,9 @@ def test_products_are_the_dense_jacobians_and_pulls_squared_its_diagonal_curvatu
     torch.testing.assert_close(tangents.pull(u), expected, rtol=1e-4, atol=1e-4)
     g, likelihood = (jacobian @ w)[None], Likelihood(labels, None)
     draw = torch.Generator().manual_seed(0)
-    pulls = [tangents.pull(likelihood.drawn_slope(g, draw)).square() for _ in range(1000)]
+    pulls = [
+        tangents.pull(likelihood.drawn_slope(g, slice(None), draw)).square() for _ in range(1000)
+    ]
     p = g[0].softmax(1)
     curvature = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     diagonal = torch.einsum("nop,noq,nqp->p", jacobian, curvature, jacobian)

@@ -12,7 +12,7 @@ from torch import nn
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.curvature import LossHessian
-from dovetail.linalg.spectrum import spectral_density, top_eigenpairs
+from dovetail.linalg.spectrum import spectral_density, top_eigenpairs, trace_of
 
 
 def symmetric(values, seed=0):
@@ -97,6 +97,22 @@ def test_the_density_integrates_like_the_spectrum():
     assert density.mean(lambda v: (v.abs() < 0.5).double()) == pytest.approx(0.75, abs=0.03)
     at = torch.linspace(-3, 11, 1401, dtype=torch.float64)
     assert float(torch.trapezoid(density.smoothed(at, 0.2), at)) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_determinant_within_its_error(seed):
+    matrix = symmetric(torch.linspace(0.5, 20, 200), seed)
+    found = trace_of(torch.log, lambda v: matrix @ v, 200, steps=40, draws=16, seed=seed)
+    exact = float(torch.linalg.slogdet(matrix).logabsdet)
+    assert abs(found.value - exact) < 4 * found.error
+    assert found.value == pytest.approx(exact, rel=0.05)
+    more = trace_of(torch.log, lambda v: matrix @ v, 200, steps=40, draws=160, seed=seed)
+    assert more.error < 0.6 * found.error
+    assert abs(more.value - exact) < 4 * more.error
+
+
+def test_one_draw_has_no_error_to_tell():
+    assert trace_of(torch.log, lambda v: 2 * v, 3, draws=1).error == float("inf")
 
 
 def test_a_density_of_a_space_that_closes():

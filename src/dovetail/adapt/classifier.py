@@ -31,7 +31,9 @@ from dovetail.linalg.parameters import chosen_parameters
 from dovetail.measure.calibration import fit_temperature, log_probabilities
 from dovetail.measure.estimator_inputs import (
     as_classes,
+    as_counts,
     as_inputs,
+    as_labels,
     codes_among,
     names_of,
     refuse_other_count,
@@ -139,31 +141,29 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         self.memory = memory
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, class_names: Any = None) -> LinearizedClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, class_names: Any = None
+    ) -> LinearizedClassifier:
         """Condition on inputs ``[n, ...]`` and their classes ``[n]``.
+
+        ``sample_weight [n]`` says how many times each label counts: its log likelihood is taken so
+        many times, and a whole number is the same as so many rows alike.  It is for networks around
+        their start.
 
         Of labels that are places in a list of names, such as a task's ``classes``, hand that list
         over as ``class_names``: the part that is made of this then knows its classes by name.
         """
         began = time.perf_counter()
         self._refuse_settings()
-        for name in (
-            "plan_",
-            "posterior_",
-            "prior_",
-            "scales_",
-            "log_evidence_",
-            "_scales",
-            "_placed_at",
-        ):
+        for name in COMPUTED_LATER:
             self.__dict__.pop(name, None)
         raw = as_inputs(X, self, reset=True)
         codes, self.classes_ = as_classes(y)
         refuse_other_count(raw, codes)
         self.class_names_ = names_of(self.classes_, class_names)
-        self.around_ = self._start_or_not()
+        self.around_ = self._start_or_not(sample_weight)
         if self.around_ == "start":
-            self._fit_start(raw, y, began)
+            self._fit_start(raw, y, began, sample_weight)
             self.chosen_ = "start"
             return self
         placed = self._placed(raw, codes, class_names is not None)
@@ -180,28 +180,40 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         self._warn_if_lost(held_out)
         return self
 
-    def _start_or_not(self) -> str:
+    def _start_or_not(self, sample_weight: Any) -> str:
         """``around``, where the other settings leave it a choice; without a model there is none."""
-        plain = (self.mean, self.prior, self.projection, self.method)
         if self.around != "auto":
+            if sample_weight is not None and self.around != "start":
+                raise SettingsError("sample_weight is for around='start'; leave one of them out")
             return str(self.around)
-        usual = plain == ("auto", "evidence", "auto", "auto")
-        return "auto" if usual and self.model is not None and self.at != "output" else "start"
+        if sample_weight is not None or self.model is None or self.at == "output":
+            return "start"
+        others = (self.mean, self.prior, self.projection, self.method)
+        usual = all(isinstance(each, str) for each in others)
+        return "auto" if usual and others == ("auto", "evidence", "auto", "auto") else "start"
 
-    def _fit_start(self, raw: Any, y: Any, began: float) -> None:
-        x = self._begin(raw, y)
+    def _fit_start(self, raw: Any, y: Any, began: float, sample_weight: Any = None) -> None:
+        x = self._begin(raw, y, sample_weight)
+        counts = self.counts_
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
         some = few_of_each(self.labels_, len(self.classes_), self.seed_)
         tuned_on = self.linear_.features(x[some])
         self.prior_ = label_prior(
-            self.linear_, tuned_on, self.labels_[some], self.means_[some], self.prior
+            self.linear_,
+            tuned_on,
+            self.labels_[some],
+            self.means_[some],
+            self.prior,
+            None if counts is None else counts[some],
         )
         self._scales = self.prior_.scales
         self.scales_ = self.prior_.named(self.linear_)
         if method == "laplace":
             features = tuned_on if len(some) == len(x) else self.linear_.features(x)
-            self.posterior_ = condition_on_labels(features, self.labels_, self.means_, self._scales)
+            self.posterior_ = condition_on_labels(
+                features, self.labels_, self.means_, self._scales, counts=counts
+            )
         else:
             self.posterior_ = variational(
                 self.linear_,
@@ -212,6 +224,8 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
                 posterior="map" if method == "map" else "mean-field",
                 steps=self.steps,
                 seed=self.seed_,
+                centred=True,
+                counts=counts,
             )
         self._settle(began)
 
@@ -347,7 +361,7 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         shared: LinearizedClassifier = clone(self).set_params(prior=scale, around="start")
         return shared
 
-    def update(self, X: Any, y: Any) -> LinearizedClassifier:
+    def update(self, X: Any, y: Any, sample_weight: Any = None) -> LinearizedClassifier:
         """Condition on more labels as well, the prior as it is; of classes known already."""
         check_is_fitted(self)
         began = time.perf_counter()
@@ -358,9 +372,12 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
                 "variational; fit again with all labels, or with around='start', method='laplace'"
             )
         x, codes = self._labelled(X, y)
+        kept, counts = as_counts(sample_weight, len(x))
+        x, codes = x[kept], codes[kept]
         labels = torch.cat([self.labels_, codes])
         means = torch.cat([self.means_, self._prior_mean(x, self.mean_)])
-        posterior = with_more_labels(self.posterior_, self.linear_.features(x), labels, means)
+        features = self.linear_.features(x)
+        posterior = with_more_labels(self.posterior_, features, labels, means, counts)
         # All or nothing: what fails above leaves the estimator as it was.
         self.labels_, self.means_, self.posterior_ = labels, means, posterior
         self._settle(began)
@@ -392,8 +409,13 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
             self.mean_temperature_ = fit_temperature(self._posterior_mean(x), codes)
         return self
 
-    def _read(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+    def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Tensor, Tensor]:
         raw = as_inputs(X, self, reset=True)
+        kept, self.counts_ = as_counts(sample_weight, len(raw))
+        if sample_weight is not None:
+            y = as_labels(y)
+            refuse_other_count(raw, y)
+            raw, y = raw[kept], y[kept]
         codes, self.classes_ = as_classes(y)
         columns = self._known_columns()
         body = self._body(raw, columns)
@@ -403,9 +425,9 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
             self.mean_ = "zero" if columns is None else "network"
         return raw, codes
 
-    def _begin(self, X: Any, y: Any) -> Tensor:
+    def _begin(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
         """Read the data, linearise the network for it, and give prepared inputs."""
-        raw, self.labels_ = self._read(X, y)
+        raw, self.labels_ = self._read(X, y, sample_weight)
         refuse_other_count(raw, self.labels_)
         self.temperature_ = self.mean_temperature_ = 1.0
         x = self._prepare(raw)
@@ -480,10 +502,9 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         posterior = self.posterior_
         if isinstance(posterior, VariationalPosterior):
             self.log_evidence_ = None if self._is_point() else posterior.diagnostics["elbo"]
-            constant = torch.zeros(len(self.classes_), dtype=torch.float64)
         else:
-            self.log_evidence_, constant = posterior.log_evidence, posterior.constant
-        self._remember(constant, self.mean_, began)
+            self.log_evidence_ = posterior.log_evidence
+        self._remember(posterior.constant, self.mean_, began)
 
     def to_part(self) -> Part:
         """The mean as a part that knows its classes: a network like any other, unless around its

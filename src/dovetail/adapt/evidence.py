@@ -41,7 +41,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from dovetail.adapt.laplace import mode_of
-from dovetail.adapt.posterior import centred, whitened
+from dovetail.adapt.posterior import centred, mean_over, whitened
 from dovetail.core.errors import SettingsError, TaskError, shown
 
 __all__ = [
@@ -74,6 +74,8 @@ class Problem:
         target: ``[N]``, targets less the prior's mean.
         noise: Known relative variances ``[N]`` (ones unless some rows are noisier than others); the
             noise sought multiplies them.
+        counts: How many times each row counts ``[N]``, once unless said: its noise is divided by so
+            many, and what so many rows alike say of the noise beyond that is in the evidence.
         free: Columns ``[N, c]`` of which nothing is known, such as a constant; the evidence is then
             that of what is orthogonal to them (the restricted likelihood).  Else what they explain
             is charged to the prior, which with ten rows is enough to make it vanish.
@@ -83,14 +85,23 @@ class Problem:
     target: Tensor
     noise: Tensor | None = None
     free: Tensor | None = None
+    counts: Tensor | None = None
+
+    @property
+    def repeats(self) -> float:
+        """Rows beyond the first of each: what they have of noise is known to be nothing."""
+        return 0.0 if self.counts is None else float(self.counts.sum()) - len(self.counts)
 
     def white(self) -> tuple[tuple[Tensor, ...], Tensor, float]:
         """Kernels and target with known noise and free columns removed, the log of what it took."""
         kernels, target, free, log_root = self.kernels, self.target, self.free, 0.0
-        if self.noise is not None:
-            root = self.noise.rsqrt()
+        if self.noise is not None or self.counts is not None:
+            noise = torch.ones_like(target) if self.noise is None else self.noise
+            counts = torch.ones_like(target) if self.counts is None else self.counts
+            root = (counts / noise).sqrt()
             kernels = tuple(root[:, None] * kernel * root for kernel in kernels)
-            target, log_root = root * target, float(root.log().sum())
+            # Of w rows alike, each with noise v: v / w for their mean, v for each of the others.
+            target, log_root = root * target, -0.5 * float((counts * noise.log()).sum())
             free = None if free is None else root[:, None] * free
         if free is not None:
             rest = torch.linalg.qr(free, mode="complete").Q[:, free.shape[1] :]
@@ -133,10 +144,10 @@ def tune(
     spectra = [_spectrum(problem) for problem in problems]
     if scale is not None and noise is not None:
         return Tuned((scale,), noise, _density(spectra, scale, noise))
-    count = sum(len(z) for _, z, _ in spectra)
+    count = sum(len(z) + repeats for _, z, _, repeats in spectra)
     # The yardstick of the search: the mean of the kernels' diagonals.
-    size = max(sum(float(values.sum()) for values, _, _ in spectra) / max(count, 1), 1e-300)
-    moment = sum(float(z.square().sum()) for _, z, _ in spectra)
+    size = max(sum(float(each[0].sum()) for each in spectra) / max(count, 1), 1e-300)
+    moment = sum(float(z.square().sum()) for _, z, _, _ in spectra)
     if moment <= 0.0:  # nothing to explain: a prior of nothing is the best
         noise = LEAST * size if noise is None else noise
         scale = 0.0 if scale is None else scale
@@ -148,7 +159,8 @@ def tune(
             return noise / ratio, noise
         if scale is not None:
             return scale, ratio * scale
-        best = sum(float((z.square() / (values + ratio)).sum()) for values, z, _ in spectra) / count
+        shares = (float((z.square() / (values + ratio)).sum()) for values, z, _, _ in spectra)
+        best = sum(shares) / count
         return best, ratio * best
 
     best = best_on_a_line(
@@ -175,7 +187,7 @@ def tune_layers(
     common = Tuned(start.scales * count, start.noise, start.log_evidence)
     if count == 1 or start.scales[0] <= 0:
         return common
-    whites = [problem.white() for problem in problems]
+    whites = [(*problem.white(), problem.repeats) for problem in problems]
     origin = np.log(np.array([*common.scales, common.noise]))
     free = count + (noise is None)
 
@@ -191,7 +203,10 @@ def tune_layers(
     return Tuned(tuple(map(float, sizes[:count])), float(sizes[count]), height)
 
 
-def tune_label_scale(problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[float, float]:
+LabelProblem = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+def tune_label_scale(problems: Sequence[LabelProblem]) -> tuple[float, float]:
     """One scale for all parameters by Laplace's evidence of classes, and that evidence.
 
     Sought from where the prior says nothing (logits of a hundredth) to where it is sure of
@@ -199,11 +214,12 @@ def tune_label_scale(problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple
 
     Args:
         problems: For each task that shares the prior its kernel ``[n c, n c]`` of scale one, not
-            centred, the prior's mean ``[n, c]`` and the labels' codes ``[n]``.
+            centred, the prior's mean ``[n, c]``, the labels' codes ``[n]`` and, if some count more
+            than once, how many times ``[n]``.
     """
-    parts = [(*_apart((kernel,), mean.shape[1]), mean, labels) for kernel, mean, labels in problems]
-    size = sum(float(varied.diagonal().mean()) for _, (varied,), _, _ in parts) / len(parts)
-    whole = sum(float(kernel.diagonal().mean()) for kernel, _, _ in problems) / len(problems)
+    parts = [_as_part(*problem) for problem in problems]
+    size = sum(_size(varied, counts) for _, varied, _, _, counts in parts) / len(parts)
+    whole = sum(float(problem[0].diagonal().mean()) for problem in problems) / len(problems)
     if not size > 1e-9 * whole:  # what is left is rounding
         raise TaskError(
             "the network's outputs move alike for all these inputs, whatever parameters move: "
@@ -213,9 +229,11 @@ def tune_label_scale(problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple
 
     def height(log_scale: float) -> float:
         total = 0.0
-        for i, (constant, (varied,), mean, labels) in enumerate(parts):
+        for i, (constant, varied, mean, labels, counts) in enumerate(parts):
             scaled = varied * math.exp(log_scale) + constant
-            starts[i], _, _, evidence = mode_of(scaled, mean, labels, starts[i], enough=ROUGHLY)
+            starts[i], _, _, evidence = mode_of(
+                scaled, mean, labels, starts[i], counts=counts, enough=ROUGHLY
+            )
             total += evidence
         return total
 
@@ -225,7 +243,12 @@ def tune_label_scale(problems: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple
 
 
 def tune_label_layers(
-    kernels: tuple[Tensor, ...], mean: Tensor, labels: Tensor, *, steps: int = 20
+    kernels: tuple[Tensor, ...],
+    mean: Tensor,
+    labels: Tensor,
+    *,
+    counts: Tensor | None = None,
+    steps: int = 20,
 ) -> tuple[tuple[float, ...], float]:
     """A scale for each layer, uphill from the best common one, and the evidence there.
 
@@ -233,17 +256,18 @@ def tune_label_layers(
         kernels: A layer's each, ``[n c, n c]`` of scale one, not centred.
         mean: The prior's mean ``[n, c]``.
         labels: Codes ``[n]``.
+        counts: How many times each label counts ``[n]``; once unless said.
         steps: The most.
     """
-    common, least = tune_label_scale([(torch.stack(kernels).sum(0), mean, labels)])
-    constant, varied = _apart(kernels, mean.shape[1])
+    common, least = tune_label_scale([(torch.stack(kernels).sum(0), mean, labels, counts)])
+    constant, varied = _apart(kernels, mean.shape[1], counts)
     start: Tensor | None = None
 
     def evidence(logs: Any) -> tuple[float, Any]:
         nonlocal start
         scales = np.exp(logs)
         value, slopes, start = label_evidence(
-            constant, varied, scales.tolist(), mean, labels, start
+            constant, varied, scales.tolist(), mean, labels, start, counts
         )
         return value, np.array(slopes) * scales
 
@@ -261,6 +285,7 @@ def label_evidence(
     mean: Tensor,
     labels: Tensor,
     start: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> tuple[float, list[float], Tensor]:
     r"""Laplace's evidence for :math:`K = K_0 + \sum_l s_l K_l`, its slopes, and the dual.
 
@@ -271,12 +296,14 @@ def label_evidence(
         mean: The prior's mean ``[n, c]``.
         labels: Codes ``[n]``.
         start: A dual to begin with.
+        counts: How many times each label counts ``[n]``; once unless said.
     """
     n, classes = mean.shape
+    times = torch.ones_like(mean[:, :1]) if counts is None else counts[:, None]
     whole = constant.clone()
     for scale, kernel in zip(scales, kernels, strict=True):
         whole += scale * kernel
-    dual, root, lower, value = mode_of(whole, mean, labels, start)
+    dual, root, lower, value = mode_of(whole, mean, labels, start, counts=counts)
     eye = torch.eye(len(whole), dtype=whole.dtype, device=whole.device)
     half = torch.linalg.solve_triangular(lower, whitened(root, eye), upper=False)
     sites = half.T @ half  # M
@@ -288,9 +315,9 @@ def label_evidence(
             for i in range(0, n * classes, classes)
         ]
     )
-    chances = F.one_hot(labels, classes).to(dual) - dual
+    chances = F.one_hot(labels, classes).to(dual) - dual / times
     push = blocks.diagonal(dim1=1, dim2=2) - 2 * (blocks @ chances[:, :, None])[:, :, 0]
-    bend = (chances * (push - (chances * push).sum(1, keepdim=True))).flatten()
+    bend = (times * chances * (push - (chances * push).sum(1, keepdim=True))).flatten()
     flat = dual.flatten()
     back = bend - sites @ (whole @ bend)  # (I - M K) t, for all layers at once
     slopes = []
@@ -336,30 +363,33 @@ def _uphill(
     return found.x, -float(found.fun) if np.isfinite(found.fun) else -math.inf
 
 
-Spectrum = tuple[Tensor, Tensor, float]
+Spectrum = tuple[Tensor, Tensor, float, float]
 
 
 def _spectrum(problem: Problem) -> Spectrum:
-    """Eigenvalues, the target in their basis, and the log determinant of what was divided out."""
+    """Eigenvalues, the target in their basis, the log of what was divided out, the repeats."""
     kernels, target, log_root = problem.white()
     kernel = kernels[0] if len(kernels) == 1 else torch.stack(kernels).sum(0)
     values, basis = torch.linalg.eigh(kernel)
-    return values.clamp(min=0.0), basis.T @ target, log_root
+    return values.clamp(min=0.0), basis.T @ target, log_root, problem.repeats
 
 
 def _density(spectra: Sequence[Spectrum], scale: float, noise: float) -> float:
     value = 0.0
-    for values, z, log_root in spectra:
+    for values, z, log_root, repeats in spectra:
         total = scale * values + noise
         value += log_root - 0.5 * float(
             (z.square() / total).sum() + total.log().sum() + len(z) * math.log(2 * math.pi)
         )
+        value -= 0.5 * repeats * math.log(2 * math.pi * noise)
     return value
 
 
-def _layered(white: tuple[tuple[Tensor, ...], Tensor, float], sizes: Any) -> tuple[float, Any]:
+def _layered(
+    white: tuple[tuple[Tensor, ...], Tensor, float, float], sizes: Any
+) -> tuple[float, Any]:
     """The log evidence of one task and its slope by the logarithms of scales and noise."""
-    kernels, target, log_root = white
+    kernels, target, log_root, repeats = white
     total = sum(float(s) * kernel for s, kernel in zip(sizes, kernels, strict=False))
     assert isinstance(total, Tensor)
     total.diagonal().add_(float(sizes[-1]))
@@ -370,11 +400,12 @@ def _layered(white: tuple[tuple[Tensor, ...], Tensor, float], sizes: Any) -> tup
     inverse = torch.cholesky_inverse(lower)
     value = log_root - 0.5 * float(target @ dual) - float(lower.diagonal().log().sum())
     value -= 0.5 * len(target) * math.log(2 * math.pi)
+    value -= 0.5 * repeats * math.log(2 * math.pi * float(sizes[-1]))
     slopes = [
         0.5 * float(s) * float(dual @ kernel @ dual - (inverse * kernel).sum())
         for s, kernel in zip(sizes, kernels, strict=False)
     ]
-    slopes.append(0.5 * float(sizes[-1]) * float(dual @ dual - inverse.trace()))
+    slopes.append(0.5 * float(sizes[-1]) * float(dual @ dual - inverse.trace()) - 0.5 * repeats)
     return value, np.array(slopes)
 
 
@@ -392,7 +423,23 @@ def _refuse_unlike(problems: Sequence[Problem]) -> None:
                 )
 
 
-def _apart(kernels: Sequence[Tensor], classes: int) -> tuple[Tensor, list[Tensor]]:
+def _apart(
+    kernels: Sequence[Tensor], classes: int, counts: Tensor | None
+) -> tuple[Tensor, list[Tensor]]:
     """The kernel of the constants, and what varies of each layer's."""
     constant = centred(torch.zeros_like(kernels[0]), classes)
-    return constant, [centred(kernel, classes) - constant for kernel in kernels]
+    return constant, [centred(kernel, classes, counts) - constant for kernel in kernels]
+
+
+def _as_part(
+    kernel: Tensor, mean: Tensor, labels: Tensor, counts: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    constant, (varied,) = _apart((kernel,), mean.shape[1], counts)
+    return constant, varied, mean, labels, counts
+
+
+def _size(kernel: Tensor, counts: Tensor | None) -> float:
+    """The mean of a kernel's diagonal, over labels as often as each counts."""
+    if counts is None:
+        return float(kernel.diagonal().mean())
+    return float(mean_over(kernel.diagonal().reshape(len(counts), -1).mean(1), 0, counts))

@@ -13,20 +13,21 @@ random landmarks make the preconditioner, without which nothing converges
 (:mod:`dovetail.linalg.conjugate_gradients`).  The residual is measured in the norm of the second
 form; what does not reach the tolerance is an error, never an answer.
 
-Variances need a solution for every new output.  For **any** matrix :math:`V`
+Variances, :math:`K_{**} - C^\top B^{-1} C` with :math:`C = N^{-1/2} K_{x*}`, need solutions of
+:math:`B V = C`.  Those found are kept (:mod:`dovetail.linalg.recycled`): what they do not hold of
+new columns is measured, and another system solved only where it is above the tolerance.  An inexact
+solution never claims too much certainty, and its error is the square of the residual's.  Much
+cheaper, and an upper bound as well, is to condition on the landmarks alone: more data never raise
+the variance of a Gaussian.
 
-.. math::
-    K_{**} - C^\top B^{-1} C \;\preceq\; K_{**} - C^\top V - V^\top C + V^\top B V,
-    \qquad C = N^{-1/2} K_{x*} ,
-
-the difference being :math:`(V - B^{-1} C)^\top B\, (V - B^{-1} C)`.  So an inexact solution never
-claims too much certainty, and its error is the square of the residual's.  Much cheaper, and an
-upper bound as well, is to condition on the landmarks alone: more data never raise the variance of
-a Gaussian.
+The evidence needs :math:`\log |B| = \log |P| + \operatorname{tr} \log P^{-1/2} B P^{-1/2}` with the
+preconditioner :math:`P`, whose determinant is known; the trace is small, and estimated by
+stochastic Lanczos quadrature (:func:`dovetail.linalg.spectrum.trace_of`).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -47,12 +48,17 @@ from dovetail.adapt.posterior import (
 from dovetail.core.errors import ContractError, SettingsError, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.conjugate_gradients import Nystrom, Operator, Refined, columnwise, refined
+from dovetail.linalg.recycled import Recycled
+from dovetail.linalg.spectrum import Estimate, trace_of
 from dovetail.linalg.tangent import TangentFeatures
 
 __all__ = ["IterativePosterior", "Rank", "condition_iteratively", "rank_for"]
 
 Rank: TypeAlias = int | Literal["auto"]
 """How many columns of the kernel the preconditioner is made of."""
+
+STEPS, DRAWS = 30, 8
+"""Products for each random vector, and random vectors, that a determinant is estimated by."""
 
 
 @dataclass(frozen=True)
@@ -94,39 +100,54 @@ class IterativePosterior:
     how: _How
     diagnostics: Mapping[str, Any]
 
+    @cached_property
+    def log_evidence(self) -> float:
+        r"""The log density of the data under the prior, estimated: some hundred products.
+
+        The quadratic form is :math:`r^\top v + v^\top \rho + \rho^\top B^{-1} \rho` with whitened
+        :math:`r`, their solution :math:`v`, what it leaves, :math:`\rho`, and :math:`P^{-1}` for
+        the last inverse.
+        """
+        root = self.noise.rsqrt()
+        right, found = ((root * self.residual).reshape(-1, 1), (self.dual / root).reshape(-1, 1))
+        left = right - self._system(torch.float64)(found)
+        form = (right * found).sum() + (left * (found + self.preconditioner(left))).sum()
+        constants = self.noise.log().sum() + right.numel() * math.log(2 * math.pi)
+        determinant = self.preconditioner.log_determinant + self._determinant.value
+        return -0.5 * (float(form + constants) + determinant)
+
     @property
-    def log_evidence(self) -> None:
-        """Not known: it needs the determinant of :math:`B`."""
+    def log_evidence_error(self) -> float:
+        """The standard error of :attr:`log_evidence`, by its random vectors."""
+        return 0.5 * self._determinant.error
 
     def shift(self, new: TangentFeatures) -> Tensor:
         r"""What the data add to the mean, :math:`J_* \bar w`, ``[m, o]``."""
         return new.push(self.weights)
 
     def variance(self, new: TangentFeatures, *, exact: bool = True) -> Tensor:
-        """The covariance among the outputs of each new input, ``[m, o, o]``, without noise.
+        r"""The covariance among the outputs of each new input, ``[m, o, o]``, without noise.
 
         Args:
             new: Features of the new inputs.
-            exact: Solve for every output of every new input, each of which costs what the mean
-                did, to the same tolerance.  Else an upper bound at once: the variance given only
-                the landmarks.
+            exact: To the tolerance :math:`t`, and never too small: above the exact one by at most
+                :math:`t^2 \lVert c \rVert^2` for the whitened covariance :math:`c` of an output
+                with the data.  Outputs that solutions so far do not hold so well are solved for,
+                each of which costs what the mean did; the solutions are kept, so that inputs like
+                those before need products with them only.  Else an upper bound at once: the
+                variance given only the landmarks.
         """
         if not exact:
             return self.from_landmarks.variance(new)
-        columns, solved, image = self._solved(new)
-        by_input = (len(columns), len(new), new.width)
-        c, v, w = (each.reshape(by_input).permute(1, 2, 0) for each in (columns, solved, image))
-        crossed = c @ v.transpose(1, 2)
-        explained = crossed + crossed.transpose(1, 2) - v @ w.transpose(1, 2)
-        return without_negatives(new.own(self.scales) - _symmetric(explained))
+        root = self._explained(new)
+        root = root.reshape(len(root), len(new), new.width).permute(1, 2, 0)
+        return without_negatives(new.own(self.scales) - root @ root.transpose(1, 2))
 
     def covariance(self, new: TangentFeatures) -> Tensor:
         """The joint covariance of all new inputs, ``[m, o, m, o]``, without noise."""
         m, o = len(new), new.width
-        columns, solved, image = self._solved(new)
-        crossed = columns.T @ solved
-        joint = new.gram(scales=self.scales).reshape(m * o, m * o)
-        joint = joint - crossed - crossed.T + _symmetric(solved.T @ image)
+        root = self._explained(new)
+        joint = new.gram(scales=self.scales).reshape(m * o, m * o) - root.T @ root
         return joint.reshape(m, o, m, o)
 
     def updated(self, new: TangentFeatures, residual: Tensor, noise: Tensor) -> IterativePosterior:
@@ -155,13 +176,36 @@ class IterativePosterior:
         residual, noise = self.residual[self.landmarks], self.noise[self.landmarks]
         return condition_on_functions(features, residual, noise, self.scales)
 
-    def _solved(self, new: TangentFeatures) -> tuple[Tensor, Tensor, Tensor]:
-        r""":math:`C`, :math:`V` and :math:`B V` of new inputs, each ``[n o, m o]``."""
+    @cached_property
+    def solutions(self) -> Recycled:
+        """What was solved for variances so far, as many directions as the preconditioner has."""
+
+        def solve(right: Tensor) -> Refined:
+            return _solution(self._system, right, self.preconditioner, self.how)
+
+        room = max(64, self.preconditioner.rank)
+        return Recycled(solve, self.noise.numel(), self.how.tolerance, room=room)
+
+    @cached_property
+    def _determinant(self) -> Estimate:
+        r"""What :math:`\log |B|` has beyond the preconditioner's."""
+        system = self._system(self.how.dtype)
+
+        def product(vector: Tensor) -> Tensor:
+            inside = self.preconditioner.half(vector[:, None])
+            return self.preconditioner.half(system(inside))[:, 0]
+
+        size, seed = self.noise.numel(), self.how.seed
+        return trace_of(_log, product, size, steps=STEPS, draws=DRAWS, seed=seed)
+
+    def _system(self, dtype: torch.dtype) -> Operator:
+        return _system(self.features, self.noise.rsqrt(), self.scales)(dtype)
+
+    def _explained(self, new: TangentFeatures) -> Tensor:
+        r""":math:`E` with :math:`E^\top E` nearly :math:`C^\top B^{-1} C`, ``[k, m o]``."""
         self._refuse_others(new)
         root = self.noise.rsqrt()
-        columns = _whitened_columns(self.features, root, new, self.scales)
-        result = _solution(self.features, root, self.scales, columns, self.preconditioner, self.how)
-        return columns, result.solution, result.image
+        return self.solutions.root(_whitened_columns(self.features, root, new, self.scales))
 
     def _refuse_others(self, new: TangentFeatures) -> None:
         mine = self.features[0]
@@ -261,7 +305,8 @@ def _conditioned(
     del columns
     right = (root * residual).reshape(-1, 1)
     start = None if begun is None else (begun / root).reshape(-1, 1)
-    result = _solution(features, root, scales, right, preconditioner, how, start)
+    system = _system(features, root, scales, how.progress)
+    result = _solution(system, right, preconditioner, how, start)
     dual = result.solution.reshape(n, o) * root
     facts = {
         "method": "cg",
@@ -287,28 +332,36 @@ def _conditioned(
     )
 
 
-def _solution(
+def _system(
     features: tuple[TangentFeatures, ...],
     root: Tensor,
     scales: Mapping[str, float],
-    right: Tensor,
-    preconditioner: Nystrom,
-    how: _How,
-    begun: Tensor | None = None,
-) -> Refined:
-    r"""Solve :math:`B V = C`, columns ``[n o, k]``; ``root`` is :math:`N^{-1/2}` ``[n, o]``."""
+    progress: Callable[[str], None] | None = None,
+) -> Callable[[torch.dtype], Operator]:
+    r"""Multiplication by :math:`B`; ``root`` is :math:`N^{-1/2}` ``[n, o]``."""
     products = count(1)
 
     def system(dtype: torch.dtype) -> Operator:
         def product(column: Tensor) -> Tensor:
             weights = _weights(features, column.reshape(root.shape) * root, scales, dtype)
             moved = torch.cat([block.push(weights, dtype) for block in features])
-            if how.progress is not None:
-                how.progress(f"product {next(products)}")
+            if progress is not None:
+                progress(f"product {next(products)}")
             return column + (root * moved).flatten()
 
         return columnwise(product)
 
+    return system
+
+
+def _solution(
+    system: Callable[[torch.dtype], Operator],
+    right: Tensor,
+    preconditioner: Nystrom,
+    how: _How,
+    begun: Tensor | None = None,
+) -> Refined:
+    r"""Solve :math:`B V = C`, columns ``[n o, k]``."""
     return refined(
         system,
         right,
@@ -357,5 +410,5 @@ def _some(features: tuple[TangentFeatures, ...], samples: Tensor) -> TangentFeat
     return TangentFeatures(features[0].model, inputs, list(features[0].names))
 
 
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.transpose(-1, -2)) / 2
+def _log(values: Tensor) -> Tensor:
+    return values.clamp(min=torch.finfo(values.dtype).tiny).log()

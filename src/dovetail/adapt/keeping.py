@@ -74,7 +74,7 @@ DTYPES = {
 
 
 OF_ALL = ("follows_network", "rows", "diagnostics")
-OF_NUMBERS, OF_CLASSES = ("noise",), ("temperature", "mean_temperature", "seed")
+OF_NUMBERS, OF_CLASSES = ("noise", "repeats"), ("temperature", "mean_temperature", "seed")
 """Facts that estimators have as attributes of these names, with an underscore."""
 
 
@@ -127,7 +127,8 @@ class Facts:
     scales: dict[str, float]
     scales_shown: dict[str, float]
     noise: float = 1.0
-    log_evidence: float | None
+    repeats: float = 0.0
+    log_evidence: float | None = None
     rows: int
     plan: Plan
     diagnostics: dict[str, Any]
@@ -264,13 +265,11 @@ def _restored(
     _must_be(estimator.direction_, (estimator.linear_.size,), "direction")
     estimator.prior_ = Chosen(facts.prior, facts.noise if facts.classes is None else 1.0)
     estimator._scales, estimator.scales_ = facts.scales, facts.scales_shown
-    for name in (
-        "log_evidence",
-        "plan",
-        *OF_ALL,
-        *(OF_NUMBERS if facts.classes is None else OF_CLASSES),
-    ):
+    own = OF_NUMBERS if facts.classes is None else OF_CLASSES
+    for name in ("log_evidence", "plan", *OF_ALL, *own):
         setattr(estimator, f"{name}_", getattr(facts, name))
+    if facts.classes is None and facts.log_evidence is None:
+        del estimator.log_evidence_  # it was not asked for yet
     if min(facts.example, default=1) < 1 or math.prod(facts.example) > MOST_NUMBERS:
         raise FormatError(f"{_FACTS}: no input has the shape {shown(facts.example)}")
     estimator._example = torch.zeros(1, *facts.example)
@@ -334,6 +333,8 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
         tensors["projection"] = projection
     kept, scale, names = None, has.get("deviation_scale_"), has.get("feature_names_in_")
     known = data or "prior_" in has  # else it would be computed for nothing
+    if known and "classes_" in has:
+        _ = estimator.log_evidence_
     if data and getattr(estimator, "posterior_", None) is not None:
         kept, held = apart(estimator.posterior_)
         tensors |= {f"posterior.{name}": tensor for name, tensor in held.items()}
@@ -354,7 +355,7 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
         prior=dict(estimator.prior_.scales) if known else {},
         scales=dict(estimator._scales) if known else {},
         scales_shown=dict(estimator.scales_) if known else {},
-        log_evidence=estimator.log_evidence_ if known else None,
+        log_evidence=has.get("log_evidence_"),
         plan=estimator.plan_,
         around=has.get("around_", "start"),
         chosen=has.get("chosen_", "start"),

@@ -13,7 +13,7 @@ from dovetail.adapt.iterative import IterativePosterior, condition_iteratively
 from dovetail.adapt.linear_model import LinearModel
 from dovetail.adapt.parameter_space import ParameterPosterior
 from dovetail.adapt.posterior import FunctionPosterior
-from dovetail.adapt.variational import VariationalPosterior
+from dovetail.adapt.variational import Centre, VariationalPosterior
 from dovetail.core.errors import FormatError
 from dovetail.linalg.tangent import TangentFeatures
 
@@ -23,6 +23,9 @@ Posterior: TypeAlias = (
     FunctionPosterior | ParameterPosterior | IterativePosterior | VariationalPosterior
 )
 Tensors: TypeAlias = Mapping[str, Tensor]
+Kind: TypeAlias = Literal[
+    "numbers", "labels", "counted labels", "parameter", "cg", "variational", "centred variational"
+]
 
 ROOM = 2**33
 """Bytes of features to keep for conjugate gradients, which come back to them in every product."""
@@ -38,7 +41,7 @@ class Kept:
     ``blocks`` counts the times that data came; each has its inputs in a tensor ``inputs.i``.
     """
 
-    kind: Literal["numbers", "labels", "parameter", "cg", "variational"]
+    kind: Kind
     blocks: int = 0
     numbers: dict[str, float] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
@@ -49,12 +52,15 @@ class Kept:
         return (*_TENSORS[self.kind], *(f"inputs.{i}" for i in range(self.blocks)))
 
 
+_CENTRE = ("centre", "constants", "constant_deviations")
 _TENSORS = {
     "numbers": ("root", "lower", "dual", "residual"),
     "labels": ("root", "lower", "dual", "kernel"),
+    "counted labels": ("root", "lower", "dual", "kernel", "counts"),
     "parameter": ("lower", "pulled", "deviations"),
     "cg": ("residual", "noise", "dual", "weights"),
     "variational": ("weights", "deviations", "elbo"),
+    "centred variational": ("weights", "deviations", "elbo", *_CENTRE),
 }
 
 
@@ -62,10 +68,11 @@ def apart(posterior: Posterior) -> tuple[Kept, dict[str, Tensor]]:
     """The facts and the tensors; for a posterior in function space also the data's inputs."""
     numbers: dict[str, float] = {}
     blocks: tuple[TangentFeatures, ...] = ()
-    kind: Literal["numbers", "labels", "parameter", "cg", "variational"]
+    kind: Kind
     match posterior:
         case FunctionPosterior():
-            kind = "numbers" if posterior.kernel is None else "labels"
+            kind = "labels" if posterior.counts is None else "counted labels"
+            kind = "numbers" if posterior.kernel is None else kind
             numbers, blocks = {"log_evidence": posterior.log_evidence}, posterior.features
         case ParameterPosterior():
             kind, numbers = "parameter", {"constants": posterior.constants}
@@ -75,10 +82,16 @@ def apart(posterior: Posterior) -> tuple[Kept, dict[str, Tensor]]:
             blocks = posterior.features
         case VariationalPosterior():
             kind, numbers = "variational", {"kl": posterior.kl}
+            kind = kind if posterior.centre is None else "centred variational"
     inputs = {f"inputs.{i}": block.x for i, block in enumerate(blocks)}
-    held = {name: getattr(posterior, name) for name in _TENSORS[kind]}
     if isinstance(posterior, VariationalPosterior):
-        held["elbo"] = torch.tensor(posterior.elbo, dtype=torch.float64)
+        elbo = torch.tensor(posterior.elbo, dtype=torch.float64)
+        held = {"weights": posterior.weights, "deviations": posterior.deviations, "elbo": elbo}
+        if (centre := posterior.centre) is not None:
+            each = (centre.features, centre.mean, centre.deviations)
+            held |= dict(zip(_CENTRE, each, strict=True))
+    else:
+        held = {name: getattr(posterior, name) for name in _TENSORS[kind]}
     return Kept(kind, len(blocks), numbers, dict(posterior.diagnostics)), held | inputs
 
 
@@ -92,7 +105,7 @@ def together(
         raise FormatError(f"tensor {name!r} of the posterior {wrong}")
     facts = kept.diagnostics
     match kept.kind:
-        case "numbers" | "labels":
+        case "numbers" | "labels" | "counted labels":
             return FunctionPosterior(
                 tuple(model.features(block) for block in blocks),
                 scales,
@@ -102,7 +115,8 @@ def together(
                 _number(kept, "log_evidence"),
                 tensors.get("residual"),
                 tensors.get("kernel"),
-                centred=kept.kind == "labels",
+                centred=kept.kind != "numbers",
+                counts=tensors.get("counts"),
                 diagnostics=facts,
             )
         case "parameter":
@@ -111,11 +125,12 @@ def together(
             return ParameterPosterior(lower, pulled, deviations, scales, constants, facts)
         case "cg":
             return _iterative(kept, tensors, model, blocks, scales)
-        case "variational":
+        case "variational" | "centred variational":
             elbo = tuple(tensors["elbo"].tolist())
             weights, deviations = tensors["weights"], tensors["deviations"]
             kl = _number(kept, "kl")
-            return VariationalPosterior(model, weights, deviations, kl, None, elbo, facts)
+            centre = Centre(*(tensors[name] for name in _CENTRE)) if "centre" in tensors else None
+            return VariationalPosterior(model, weights, deviations, kl, None, elbo, facts, centre)
 
 
 def _iterative(
@@ -158,6 +173,9 @@ def _misshapen(
         "root": ((count, o), (count, o, o)),
         "lower": ((p, p),) if kept.kind == "parameter" else ((rows, rows),),
         "kernel": ((rows, rows),),
+        "counts": ((count,),),
+        "centre": ((o, p),),
+        **dict.fromkeys(("constants", "constant_deviations"), ((o,),)),
         **dict.fromkeys(("dual", "residual", "noise"), ((count, o),)),
         **dict.fromkeys(("pulled", "deviations", "weights"), ((p,),)),
     }

@@ -12,6 +12,9 @@ All of :math:`W_i` is kept: its off-diagonal part says that classes exclude each
 :math:`a = y - \pi`, and the log evidence is
 :math:`\log p(y \mid \hat g) - \frac12 a^\top K a - \frac12 \log |I + R^\top K R|`.
 
+The log likelihood of a label that counts :math:`\omega_i` times is taken so many times, and with it
+the slope and the site :math:`W_i`.
+
 From a Gaussian over logits to probabilities of classes,
 
 .. math:: p(c) = \int \operatorname{softmax}(g)_c \; \mathcal N(g \mid \mu, \Sigma) \, dg
@@ -75,6 +78,7 @@ def mode_of(
     labels: Tensor,
     start: Tensor | None = None,
     *,
+    counts: Tensor | None = None,
     enough: float = ENOUGH,
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     r"""Newton's method in function space, float64.
@@ -84,6 +88,7 @@ def mode_of(
         mean: The prior's mean ``[n, c]``.
         labels: Codes ``[n]``.
         start: A dual ``[n, c]`` to begin with, such as that of a slightly different prior.
+        counts: How many times each label counts ``[n]``, above 0; once unless said.
         enough: The gain of a step, per label, below which the mode is reached.
 
     Returns:
@@ -93,20 +98,22 @@ def mode_of(
     n, classes = mean.shape
     target = F.one_hot(labels, classes).to(mean)
     dual = torch.zeros_like(mean) if start is None else start.clone()
+    times = torch.ones(n, 1).to(mean) if counts is None else counts.to(mean)[:, None]
+    every = float(times.sum())
 
     def value_at(dual: Tensor) -> tuple[float, Tensor]:
         moved = (kernel @ dual.flatten()).reshape(n, classes)
         logits = mean + moved
-        fit = float(logits.log_softmax(1).gather(1, labels[:, None]).sum())
+        fit = float((times * logits.log_softmax(1).gather(1, labels[:, None])).sum())
         return fit - 0.5 * float((dual * moved).sum()), logits
 
     value, logits = value_at(dual)
     for _ in range(MOST_STEPS):
         probabilities = logits.softmax(1)
-        root = site_roots(probabilities)
+        root = site_roots(probabilities) * times.sqrt()[:, :, None]
         lower = factor(kernel, root)
         moved = (logits - mean).reshape(-1, 1)
-        slope = (target - probabilities).reshape(-1, 1)
+        slope = (times * (target - probabilities)).reshape(-1, 1)
         wanted = _sites(root, moved) + slope  # W (g - m) + gradient
         inside = whitened(root, kernel @ wanted)
         step = wanted - _unwhitened(root, torch.cholesky_solve(inside, lower))
@@ -121,14 +128,14 @@ def mode_of(
         if gain < 0:
             # No step gains: rounding at the mode, or a direction that is none.
             promised = float((slope.flatten() - dual.flatten()) @ (kernel @ step.flatten()))
-            if promised > max(enough, ENOUGH_BY_ROUNDING) * n:
+            if promised > max(enough, ENOUGH_BY_ROUNDING) * every:
                 raise ConvergenceError(
                     "Newton's method found no better step although the slope promises one; scale "
                     "the network's outputs or the prior down"
                 )
             break
         dual, value, logits = dual + size * step, further, there
-        if gain <= enough * n:
+        if gain <= enough * every:
             break
     else:
         raise ConvergenceError(
@@ -136,11 +143,11 @@ def mode_of(
             "network's outputs or the prior down"
         )
     probabilities = logits.softmax(1)
-    root = site_roots(probabilities)
+    root = site_roots(probabilities) * times.sqrt()[:, :, None]
     lower = factor(kernel, root)
     # At the mode the dual is the slope, to the last digit rather than to the last step.
     # (Under a wide prior those digits, times the kernel, can cost more than the last step gained.)
-    dual = target - probabilities
+    dual = times * (target - probabilities)
     value = max(value, value_at(dual)[0])
     return dual, root, lower, value - float(lower.diagonal().log().sum())
 
@@ -153,6 +160,7 @@ def condition_on_labels(
     *,
     kernel: Tensor | None = None,
     start: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> FunctionPosterior:
     """The posterior of labels ``[n]`` under a prior of mean ``[n, c]``.
 
@@ -163,15 +171,20 @@ def condition_on_labels(
         scales: The prior's variance by parameter name.
         kernel: The scaled Gram matrix ``[n c, n c]``, if it is known already.
         start: A dual to begin with.
+        counts: How many times each label counts ``[n]``, above 0; once unless said.
     """
     rows = mean.numel()
     if kernel is None:
         kernel = features.gram(scales=scales).reshape(rows, rows)
-    return _at_mode((features,), labels, mean, scales, kernel, start)
+    return _at_mode((features,), labels, mean, scales, kernel, start, counts)
 
 
 def with_more_labels(
-    posterior: FunctionPosterior, new: TangentFeatures, labels: Tensor, mean: Tensor
+    posterior: FunctionPosterior,
+    new: TangentFeatures,
+    labels: Tensor,
+    mean: Tensor,
+    counts: Tensor | None = None,
 ) -> FunctionPosterior:
     """The posterior of old and new labels together, Newton's method beginning at the old mode.
 
@@ -180,6 +193,7 @@ def with_more_labels(
         new: Features of the new inputs.
         labels: Codes of all, old first ``[n + m]``.
         mean: The prior's mean at all inputs, old first.
+        counts: How many times each of the new labels counts ``[m]``; once unless said.
     """
     assert posterior.kernel is not None, "a posterior of labels keeps its kernel"
     across = posterior.raw_cross(new)
@@ -187,7 +201,15 @@ def with_more_labels(
     kernel = torch.cat([torch.cat([posterior.kernel, across.T], 1), torch.cat([across, own], 1)], 0)
     start = torch.cat([posterior.dual, torch.zeros(len(new), new.width, dtype=torch.float64)])
     features = (*posterior.features, new)
-    return _at_mode(features, labels, mean, posterior.scales, kernel, start)
+    if counts is not None or posterior.counts is not None:
+        before, ones = posterior.counts, torch.ones(len(labels), dtype=torch.float64)
+        counts = torch.cat(
+            [
+                ones[: len(posterior.dual)] if before is None else before,
+                ones[len(posterior.dual) :] if counts is None else counts,
+            ]
+        )
+    return _at_mode(features, labels, mean, posterior.scales, kernel, start, counts)
 
 
 def _at_mode(
@@ -197,8 +219,10 @@ def _at_mode(
     scales: Mapping[str, float],
     kernel: Tensor,
     start: Tensor | None,
+    counts: Tensor | None,
 ) -> FunctionPosterior:
-    dual, root, lower, log_evidence = mode_of(centred(kernel, mean.shape[1]), mean, labels, start)
+    used = centred(kernel, mean.shape[1], counts)
+    dual, root, lower, log_evidence = mode_of(used, mean, labels, start, counts=counts)
     return FunctionPosterior(
         features,
         dict(scales),
@@ -208,6 +232,7 @@ def _at_mode(
         log_evidence,
         kernel=kernel,
         centred=True,
+        counts=counts,
         diagnostics={"method": "laplace", "rows": len(lower), "bytes": 2 * lower.nbytes},
     )
 

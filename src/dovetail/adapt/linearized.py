@@ -72,6 +72,7 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
     log_evidence_: Any
     plan_: Any
     _scales: Any
+    counts_: Tensor | None = None
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "direction_")
@@ -122,8 +123,11 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
         raw, _ = one._read(X, y)
         return one._planned(one._prepare(raw[:1]), n)
 
-    def _read(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """Raw inputs and targets, codes ``[n]`` or numbers ``[n, k]``; the network linearised."""
+    def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Tensor, Tensor]:
+        """Raw inputs and targets, codes ``[n]`` or numbers ``[n, k]``; the network linearised.
+
+        The network is made for rows that have a weight, and counts each ``counts_`` times.
+        """
         raise NotImplementedError
 
     def _planned(self, x: Tensor, n: int) -> Plan:
@@ -159,7 +163,8 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Take a network for raw inputs: ``width`` outputs, some columns of its own or all."""
         if model is None:
-            model = default_network(raw, width, seed=seed_of(self.random_state))
+            seed = seed_of(self.random_state)
+            model = default_network(raw, width, seed=seed, counts=self.counts_)
         module, self._prepare, _ = network_of(model)
         self.body_ = as_part(model).changed(module=module)
         moves = self.params if params is None else params
@@ -329,7 +334,8 @@ def _origin(estimator: LinearizedEstimator) -> Origin:
 def _evidence(estimator: LinearizedEstimator) -> dict[str, float]:
     """What is known of the evidence: itself, a bound of it, or nothing."""
     method = estimator.diagnostics_.get("method")
-    if estimator.log_evidence_ is None or method == "map":
+    known = vars(estimator).get("log_evidence_")  # not to be computed only for this
+    if known is None or method == "map":
         return {}
     name = "evidence bound" if method == "svi" else "log evidence"
-    return {name: float(estimator.log_evidence_)}
+    return {name: float(known)}

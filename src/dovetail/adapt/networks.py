@@ -16,6 +16,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
+from dovetail.adapt.posterior import mean_over
 from dovetail.core.errors import ContractError, SettingsError, argument
 from dovetail.core.seeds import seeded
 from dovetail.linalg.parameters import refuse_lazy
@@ -77,15 +78,21 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def default_network(
-    inputs: Tensor, outputs: int, hidden: Sequence[int] = (128, 128), *, seed: int = 0
+    inputs: Tensor,
+    outputs: int,
+    hidden: Sequence[int] = (128, 128),
+    *,
+    seed: int = 0,
+    counts: Tensor | None = None,
 ) -> Part:
     r"""The network that an estimator without a model makes: a tanh MLP with random weights.
 
     Its preprocessing standardises each feature (or channel) by the mean and deviation of the rows
-    given here.  Weights are drawn from :math:`\mathcal N(0, \sigma_w^2 / d)` for a layer of
-    :math:`d` inputs, biases from :math:`\mathcal N(0, \sigma_b^2)` with :math:`\sigma_w = 1.5` and
-    :math:`\sigma_b = 0.5`: activations neither die out nor saturate with depth, so every layer
-    has its share in the tangent kernel, and units are not all alike at the centre of the data.
+    given here, each as often as it ``counts [n]``.  Weights are drawn from
+    :math:`\mathcal N(0, \sigma_w^2 / d)` for a layer of :math:`d` inputs, biases from
+    :math:`\mathcal N(0, \sigma_b^2)` with :math:`\sigma_w = 1.5` and :math:`\sigma_b = 0.5`:
+    activations neither die out nor saturate with depth, so every layer has its share in the tangent
+    kernel, and units are not all alike at the centre of the data.
 
     >>> default_network(torch.rand(20, 3), outputs=2)
     Part(mlp: 3 -> 2, 17,282 weights)
@@ -106,18 +113,23 @@ def default_network(
                 layer.bias.normal_(0.0, 0.5)
     contract = part.contract
     return part.changed(
-        contract=Contract(contract.takes, contract.gives, preprocess=standardising(inputs))
+        contract=Contract(contract.takes, contract.gives, preprocess=standardising(inputs, counts))
     )
 
 
-def standardising(inputs: Tensor) -> Preprocess:
+def standardising(inputs: Tensor, counts: Tensor | None = None) -> Preprocess:
     """The preprocessing that gives every feature (or channel) of these inputs mean 0, deviation 1.
+
+    Inputs count as often as ``counts [n]`` says, once if it is left out.
 
     >>> standardising(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
     Preprocess(size=None, channels=None, scale=1.0, mean=(1.0, 5.0), std=(1.0, 1.0))
     """
     columns = as_float(inputs).double().movedim(1, -1).reshape(-1, inputs.shape[1])
-    mean, std = columns.mean(0), columns.std(0, correction=0)
+    if counts is not None:
+        counts = counts.repeat_interleave(len(columns) // len(inputs))
+    mean = mean_over(columns, 0, counts)
+    std = mean_over((columns - mean).square(), 0, counts).sqrt()
     std[std <= 1e-8 * mean.abs()] = 1.0  # a constant feature carries nothing; leave it at zero
     return Preprocess(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 

@@ -310,7 +310,7 @@ def _laplace(s: Sizes) -> Needs:
 def _stochastic(method: str) -> Way:
     def needs(s: Sizes) -> Needs:
         some = min(s.inputs, BATCH)
-        memory = 80 * s.parameters + 4 * some * s.sample_bytes + 40 * s.rows
+        memory = (80 + 8 * s.outputs) * s.parameters + 4 * some * s.sample_bytes + 40 * s.rows
         return _needs(s, method, memory, 0.0, passes=3 * STEPS * some / s.inputs)
 
     return needs

@@ -35,6 +35,7 @@ __all__ = [
     "condition_on_functions",
     "extended",
     "factor",
+    "mean_over",
     "scaled",
     "whitened",
     "without_negatives",
@@ -86,6 +87,7 @@ class FunctionPosterior:
         kernel: For other noise, the prior's covariance ``[n o, n o]``: another mode needs it.
         centred: Whether features are taken from their mean over the data, see :func:`centred`; a
             constant of each output, of prior variance one, then stands for what they share.
+        counts: How much each of the data counts ``[n]``; as much as any other unless said.
         diagnostics: How it was solved.
     """
 
@@ -98,12 +100,16 @@ class FunctionPosterior:
     residual: Tensor | None = None
     kernel: Tensor | None = None
     centred: bool = False
+    counts: Tensor | None = None
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def weights(self) -> Tensor:
         r"""The mean :math:`\bar w = S J^\top a`, flat ``[p]``."""
-        dual = self.dual - self.dual.mean(0) if self.centred else self.dual
+        dual = self.dual
+        if self.centred:
+            share = 1 / len(dual) if self.counts is None else self.counts / self.counts.sum()
+            dual = dual - torch.as_tensor(share).reshape(-1, 1) * dual.sum(0)
         duals = torch.split(dual, [len(block) for block in self.features])
         asked = [block.pull(dual) for block, dual in zip(self.features, duals, strict=True)]
         return scaled(torch.stack(asked).sum(0), self.features[0].shapes, self.scales)
@@ -114,8 +120,8 @@ class FunctionPosterior:
         if not self.centred:
             return torch.zeros(self.dual.shape[1], dtype=torch.float64)
         weights = self.weights
-        middle = torch.cat([block.push(weights) for block in self.features]).mean(0)
-        return self.dual.sum(0) - middle
+        moved = torch.cat([block.push(weights) for block in self.features])
+        return self.dual.sum(0) - mean_over(moved, 0, self.counts)
 
     def shift(self, new: TangentFeatures) -> Tensor:
         r"""What the data add to the mean, :math:`K_{*x} a`, ``[m, o]``."""
@@ -129,7 +135,7 @@ class FunctionPosterior:
         columns = explained.permute(1, 2, 0)
         own = new.own(self.scales)
         if self.centred:
-            middle = raw.reshape(len(new), new.width, -1, new.width).mean(2)
+            middle = mean_over(raw.reshape(len(new), new.width, -1, new.width), 2, self.counts)
             own = own - middle - middle.transpose(1, 2) + self._middle[1]
             own.diagonal(dim1=1, dim2=2).add_(1.0)
         return without_negatives(own - columns @ columns.transpose(1, 2))
@@ -141,7 +147,7 @@ class FunctionPosterior:
         explained = self._explained(self._from_centre(raw))
         prior = new.gram(scales=self.scales)
         if self.centred:
-            middle = raw.reshape(m, o, -1, o).mean(2)
+            middle = mean_over(raw.reshape(m, o, -1, o), 2, self.counts)
             prior = prior - middle[:, :, None, :] - middle.permute(2, 0, 1)[None]
             prior = prior + (self._middle[1] + torch.eye(o, dtype=prior.dtype))[:, None, :]
         joint = prior.reshape(m * o, m * o) - explained.T @ explained
@@ -186,8 +192,8 @@ class FunctionPosterior:
         """Covariances of the mean feature with each datum ``[o, n, o]`` and itself ``[o, o]``."""
         assert self.kernel is not None, "a centred posterior keeps its kernel"
         n, o = self.dual.shape
-        with_each = self.kernel.reshape(n, o, n, o).mean(0)
-        return with_each, with_each.mean(1)
+        with_each = mean_over(self.kernel.reshape(n, o, n, o), 0, self.counts)
+        return with_each, mean_over(with_each, 1, self.counts)
 
     def _from_centre(self, across: Tensor) -> Tensor:
         """Covariances with the data ``[m o, n o]``, of features less their mean over the data."""
@@ -197,7 +203,8 @@ class FunctionPosterior:
         wide = across.reshape(-1, o, n, o)
         with_each, itself = self._middle
         itself = itself + torch.eye(o, dtype=itself.dtype)
-        moved = wide - wide.mean(2, keepdim=True) - with_each + itself[:, None, :]
+        middle = mean_over(wide, 2, self.counts)[:, :, None]
+        moved = wide - middle - with_each + itself[:, None, :]
         return moved.reshape(across.shape)
 
     def _prior(self, new: TangentFeatures) -> Tensor:
@@ -274,7 +281,20 @@ def condition_on_functions(
     )
 
 
-def centred(kernel: Tensor, outputs: int) -> Tensor:
+def mean_over(values: Tensor, axis: int, counts: Tensor | None) -> Tensor:
+    """The mean along the axis of the data, each as often as it counts ``[n]``.
+
+    >>> mean_over(torch.tensor([[0.0], [4.0]]), 0, torch.tensor([1.0, 3.0]))
+    tensor([3.])
+    """
+    if counts is None:
+        return values.mean(axis)
+    shares = (counts / counts.sum()).to(values)
+    mean: Tensor = torch.tensordot(values, shares, ([axis], [0]))
+    return mean
+
+
+def centred(kernel: Tensor, outputs: int, counts: Tensor | None = None) -> Tensor:
     r"""The kernel ``[n o, n o]`` of features less their mean over the data, and of a constant.
 
     .. math::
@@ -282,7 +302,7 @@ def centred(kernel: Tensor, outputs: int) -> Tensor:
 
     Gradients of different inputs have much in common, which says nothing of the differences among
     them and yet makes up most of the kernel: with few labels it drowns them.  The :math:`I` is a
-    constant for each output, of variance one.
+    constant for each output, of variance one.  Means are over the data as often as each ``counts``.
 
     >>> centred(torch.tensor([[101.0, 100.0], [100.0, 101.0]]), 1)
     tensor([[1.5000, 0.5000],
@@ -290,9 +310,11 @@ def centred(kernel: Tensor, outputs: int) -> Tensor:
     """
     n = len(kernel) // outputs
     wide = kernel.reshape(n, outputs, n, outputs)
-    rows, columns = wide.mean(2, keepdim=True), wide.mean(0, keepdim=True)
+    columns = mean_over(wide, 0, counts)[None]
+    rows = mean_over(wide, 2, counts)[:, :, None]
     constant = torch.eye(outputs, dtype=kernel.dtype, device=kernel.device)[:, None, :]
-    return (wide - rows - columns + columns.mean(2, keepdim=True) + constant).reshape(kernel.shape)
+    middle = mean_over(columns, 2, counts)[:, :, None]
+    return (wide - rows - columns + middle + constant).reshape(kernel.shape)
 
 
 def extended(lower: Tensor, root: Tensor, across: Tensor, prior: Tensor, added: Tensor) -> Tensor:

@@ -144,6 +144,7 @@ def number_prior(
     *,
     constant: bool,
     least: float = 0.0,
+    counts: Tensor | None = None,
 ) -> Chosen:
     """The prior and noise for numbers, by the evidence of one task or several.
 
@@ -155,6 +156,7 @@ def number_prior(
         constant: Whether an offset takes the mean of the residuals.
         least: The least variance that noise is found to have: targets that leave nothing to
             explain would have noise of nothing, to divide by.
+        counts: How many times each sample counts ``[n]``, of one task; once unless said.
     """
     known = checked_prior(prior, model)
     groups = {"": [name for name in model.names if name != OFFSET]}
@@ -179,6 +181,7 @@ def number_prior(
                 residual.flatten(),
                 None if relative is None else relative.flatten(),
                 ones if constant else None,
+                None if counts is None else counts.repeat_interleave(outputs),
             )
         )
     if known is not None:
@@ -194,9 +197,14 @@ def number_prior(
 
 
 def label_prior(
-    model: LinearModel, features: TangentFeatures, labels: Tensor, mean: Tensor, prior: Any
+    model: LinearModel,
+    features: TangentFeatures,
+    labels: Tensor,
+    mean: Tensor,
+    prior: Any,
+    counts: Tensor | None = None,
 ) -> Chosen:
-    """The prior for classes, by Laplace's evidence."""
+    """The prior for classes, by Laplace's evidence of labels that count so many times each."""
     known = checked_prior(prior, model)
     if known is not None:
         return Chosen(known)
@@ -204,10 +212,10 @@ def label_prior(
     if prior == "layers":
         kernels = features.grams(model.groups)
         flat = tuple(kernel.reshape(rows, rows) for kernel in kernels.values())
-        scales, _ = tune_label_layers(flat, mean, labels)
+        scales, _ = tune_label_layers(flat, mean, labels, counts=counts)
         named = zip(scales, model.groups.values(), strict=True)
         return Chosen({name: scale for scale, names in named for name in names})
-    scale, _ = tune_label_scale([(features.gram().reshape(rows, rows), mean, labels)])
+    scale, _ = tune_label_scale([(features.gram().reshape(rows, rows), mean, labels, counts)])
     return Chosen(dict.fromkeys(model.names, scale))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,12 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.iterative import condition_iteratively
+from dovetail.adapt.iterative import IterativePosterior, condition_iteratively
 from dovetail.adapt.linear_model import OFFSET
 from dovetail.adapt.linearized import LinearizedEstimator
 from dovetail.adapt.networks import front_of
 from dovetail.adapt.parameter_space import condition_in_parameters
-from dovetail.adapt.posterior import condition_on_functions
+from dovetail.adapt.posterior import condition_on_functions, mean_over
 from dovetail.adapt.priors import (
     LEAST,
     WIDE,
@@ -27,7 +29,13 @@ from dovetail.adapt.priors import (
     offset_variance,
 )
 from dovetail.core.errors import SettingsError, TaskError, shown
-from dovetail.measure.estimator_inputs import as_inputs, as_numbers, refuse_other_count, seed_of
+from dovetail.measure.estimator_inputs import (
+    as_counts,
+    as_inputs,
+    as_numbers,
+    refuse_other_count,
+    seed_of,
+)
 from dovetail.measure.estimators import Regressor
 
 __all__ = ["LinearizedRegressor"]
@@ -64,7 +72,8 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         random_state: Of the default network, the projection, and which rows the prior is tuned on.
 
     After :meth:`fit`: ``scales_`` (prior variances by layer), ``noise_``, ``centre_``,
-    ``log_evidence_``, ``posterior_``, ``plan_``, ``diagnostics_``.
+    ``log_evidence_`` (for ``"cg"`` an estimate, made when it is asked for), ``posterior_``,
+    ``plan_``, ``diagnostics_``.
 
     >>> x = np.linspace(-2, 2, 20)[:, None]
     >>> model = LinearizedRegressor().fit(x, np.sin(2 * x[:, 0]))
@@ -106,23 +115,32 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         self.memory = memory
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, noise: Any = None) -> LinearizedRegressor:
+    def fit(
+        self, X: Any, y: Any, noise: Any = None, sample_weight: Any = None
+    ) -> LinearizedRegressor:
         """Condition on inputs ``[n, ...]`` and targets ``[n]`` or ``[n, k]``.
 
-        ``noise`` are known variances of the single observations, ``[n]`` or ``[n, k]``; they are
-        then taken as they are.
+        Args:
+            X: Inputs.
+            y: Targets.
+            noise: Known variances of the single observations, ``[n]`` or ``[n, k]``; they are then
+                taken as they are.
+            sample_weight: How many times each observation counts ``[n]``: its noise is divided by
+                so many, and a whole number is the same as so many rows alike.  Rows alike say that
+                there is little noise; where weights are not meant so, give ``noise`` a number.
         """
         began = time.perf_counter()
         self._refuse_settings()
-        raw, targets = self._read(X, y)
+        raw, targets = self._read(X, y, sample_weight)
         refuse_other_count(raw, targets)
+        raw, targets, relative = self._that_count(raw, targets, noise, sample_weight)
+        counts = self.counts_
         self.deviation_scale_ = torch.ones(targets.shape[1], dtype=torch.float64)
         x = self._prepare(raw)
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
         self.centre_ = self._centred_at(targets)
         residual = targets - self.centre_ - self._prior_mean(x, self.mean)
-        relative = None if noise is None else _variances(noise, targets)
         some = few(len(x), targets.shape[1], seed_of(self.random_state))
         known_noise = checked_noise(self.noise) if relative is None else 1.0
         tuned_on = self.linear_.features(x[some])
@@ -132,11 +150,12 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
             self.prior,
             known_noise,
             constant=self.mean == "constant",
-            least=_least_noise(targets, residual),
+            least=_least_noise(targets, residual, counts),
+            counts=None if counts is None else counts[some],
         )
-        self.noise_ = self.prior_.noise if relative is None else float(relative.median())
+        self.noise_ = self.prior_.noise if relative is None else _median(relative, counts)
         self._set_scales(residual)
-        spread = self._variance(targets, relative)
+        spread, self.repeats_ = _shared_out(self._variance(targets, relative), counts)
         features = (
             tuned_on
             if len(some) == len(x)
@@ -188,7 +207,9 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         shared: LinearizedRegressor = clone(self).set_params(prior=layers, noise=tuned.noise)
         return shared
 
-    def update(self, X: Any, y: Any, noise: Any = None) -> LinearizedRegressor:
+    def update(
+        self, X: Any, y: Any, noise: Any = None, sample_weight: Any = None
+    ) -> LinearizedRegressor:
         """Condition on more data as well, the prior and the noise as they are.
 
         The same as fitting to all of it with these, but only what is new is computed.
@@ -204,12 +225,12 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
                 f"{self.network_.offset.numel()}"
             )
         self._needs_posterior()
+        raw, targets, relative = self._that_count(raw, targets, noise, sample_weight)
         x = self._prepare(raw)
         residual = targets - self.centre_ - self._prior_mean(x, self.mean)
-        relative = None if noise is None else _variances(noise, targets)
-        self.posterior_ = self.posterior_.updated(
-            self.linear_.features(x), residual, self._variance(targets, relative)
-        )
+        spread, repeats = _shared_out(self._variance(targets, relative), self.counts_)
+        self.posterior_ = self.posterior_.updated(self.linear_.features(x), residual, spread)
+        self.repeats_ += repeats
         self._settle(began)
         return self
 
@@ -259,15 +280,31 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         )
         return self._shaped(means), self._shaped((variance * scale.square() + added).sqrt())
 
-    def _read(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+    def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Tensor, Tensor]:
         raw = as_inputs(X, self, reset=True)
         targets, self.flat_ = as_numbers(y)
+        kept, self.counts_ = as_counts(sample_weight, len(raw))
         model = self.model if self.at is None else front_of(self.model, self.at).part
-        self._linearise(model, raw, targets.shape[1], None, offset=self.mean == "constant")
+        self._linearise(model, raw[kept], targets.shape[1], None, offset=self.mean == "constant")
         return raw, targets
 
+    @cached_property
+    def log_evidence_(self) -> float | None:
+        """Of conjugate gradients, which take several times a fit for it: only when it is asked for.
+
+        Its standard error then is in ``diagnostics_``.
+        """
+        check_is_fitted(self)
+        kept = getattr(self, "posterior_", None)
+        if not isinstance(kept, IterativePosterior):
+            return None
+        self.diagnostics_ |= {"log evidence error": kept.log_evidence_error}
+        return kept.log_evidence + self.repeats_
+
     def _settle(self, began: float) -> None:
-        self.log_evidence_ = self.posterior_.log_evidence
+        self.__dict__.pop("log_evidence_", None)
+        if not isinstance(self.posterior_, IterativePosterior):
+            self.log_evidence_ = self.posterior_.log_evidence + self.repeats_
         self._remember(self.centre_, self.mean, began)
 
     def _centred_at(self, targets: Tensor) -> Tensor:
@@ -276,7 +313,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         if self.mean != "constant":
             return torch.zeros(outputs, dtype=torch.float64)
         if self.centre is None:
-            return targets.mean(0)
+            return mean_over(targets, 0, self.counts_)
         try:
             given = torch.as_tensor(np.asarray(self.centre, dtype=np.float64)).reshape(-1)
         except (TypeError, ValueError):
@@ -287,13 +324,23 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
 
     def _set_scales(self, residual: Tensor) -> None:
         known = offset_variance(self.prior)
-        wide = WIDE * max(float(residual.var(0, correction=0).mean()), self.noise_)
+        around = residual - mean_over(residual, 0, self.counts_)
+        varies = mean_over(around.square(), 0, self.counts_).mean()
+        wide = WIDE * max(float(varies), self.noise_)
         offset = {OFFSET: wide if known is None else known} if self.mean == "constant" else {}
         self._scales = self.prior_.scales | offset
         self.scales_ = self.prior_.named(self.linear_) | offset
 
     def _variance(self, targets: Tensor, relative: Tensor | None) -> Tensor:
         return torch.full_like(targets, self.noise_) if relative is None else relative
+
+    def _that_count(
+        self, raw: Tensor, targets: Tensor, noise: Any, sample_weight: Any
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs, targets and known variances of the rows that have a weight."""
+        relative = None if noise is None else _variances(noise, targets)
+        kept, self.counts_ = as_counts(sample_weight, len(raw))
+        return raw[kept], targets[kept], None if relative is None else relative[kept]
 
     def _refuse_settings(self) -> None:
         super()._refuse_settings()
@@ -302,10 +349,36 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
             raise SettingsError(f"tolerance lies between 0 and 1, got {shown(self.tolerance)}")
 
 
-def _least_noise(targets: Tensor, residual: Tensor) -> float:
-    """What noise is at least found to be: far below what there is to explain, above rounding."""
-    rounding = ROUNDING * float(targets.square().mean())
-    return max(LEAST * float(residual.square().mean()), rounding)
+def _least_noise(targets: Tensor, residual: Tensor, counts: Tensor | None) -> float:
+    """What noise is at least found to be: far below what there is to explain, above rounding.
+
+    It is for the row that counts most, whose noise is divided by how often.
+    """
+    most = 1.0 if counts is None else max(1.0, float(counts.max()))
+    size, left = (float(mean_over(v.square(), 0, counts).mean()) for v in (targets, residual))
+    return most * max(LEAST * left, ROUNDING * size)
+
+
+def _shared_out(variance: Tensor, counts: Tensor | None) -> tuple[Tensor, float]:
+    r"""Variances ``[n, o]`` over how many times each row counts, and what that leaves unsaid.
+
+    Of :math:`\omega` rows alike the mean has the noise :math:`v / \omega`; the log density of all
+    is that of the mean less :math:`\frac12 \big( (\omega - 1) \log 2\pi v + \log \omega \big)`.
+    """
+    if counts is None:
+        return variance, 0.0
+    times = counts[:, None]
+    unsaid = (times - 1) * (2 * math.pi * variance).log() + times.log()
+    return variance / times, -0.5 * float(unsaid.sum())
+
+
+def _median(variances: Tensor, counts: Tensor | None) -> float:
+    """Of variances ``[n, o]``, each as often as its row counts."""
+    if counts is None:
+        return float(variances.median())
+    ordered, places = variances.flatten().sort()
+    times = counts.repeat_interleave(variances.shape[1])[places].cumsum(0)
+    return float(ordered[int((times >= times[-1] / 2).nonzero()[0])])
 
 
 def _variances(noise: Any, targets: Tensor) -> Tensor:

@@ -23,6 +23,15 @@ worth its price: the usual gradient for :math:`\sigma`, :math:`J^\top u` times t
 drawn, carries the noise of the minibatch, and on n data in batches of b its ratio of signal to
 noise is smaller by :math:`\sqrt{n / 2b}`.
 
+With ``centred`` the model is the one of Laplace's approximation: features are taken from their
+mean :math:`\bar J` over the data, and a constant :math:`c \sim \mathcal N(0, I)` of each output
+takes its place,
+
+.. math:: g(x) = m(x) + (J(x) - \bar J)\, w + c .
+
+:math:`\bar J`, of shape :math:`o \times p`, is computed once; beyond :data:`ROWS` it is the mean
+over a sample of the data, which is as good a centre.
+
 Weights that the data constrain only together keep almost their prior variance each, so on a wide
 prior :math:`q` is less sure than the posterior, and the mean, found under that noise, too.
 """
@@ -35,66 +44,39 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from dovetail.adapt.likelihood import Likelihood
 from dovetail.adapt.linear_model import LinearModel, Tangents
 from dovetail.core.errors import ContractError, SettingsError, TaskError, TrainingError
 from dovetail.core.seeds import generator
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["Likelihood", "VariationalPosterior", "variational"]
+__all__ = ["Centre", "VariationalPosterior", "variational"]
 
 Kind: TypeAlias = Literal["mean-field", "map"]
 
 _WARM = 0.1  # share of the steps at the mean, so that the first draws are not from the prior
 _COOL = 0.3  # share of the steps in which the rate falls to zero
+ROWS = 2**15
+"""Rows (inputs times outputs) over which mean features are taken; more would hardly move them."""
+
 _WINDOWS = 20  # the bound is noisy: progress is judged by means over a twentieth of the steps
 
 
-class Likelihood:
-    r"""Targets given functions :math:`g`: of classes, or of numbers with Gaussian noise.
+@dataclass(frozen=True, eq=False)
+class Centre:
+    r"""What features are taken from, and the constants in its place.
 
-    Functions are ``[draws, b, o]``, rows say which of the targets they are about.
-
-    >>> likelihood = Likelihood(torch.tensor([0, 1]), None)
-    >>> g = torch.zeros(1, 1, 2, dtype=torch.float64)
-    >>> likelihood.slope(g, slice(0, 1))
-    tensor([[[ 0.5000, -0.5000]]], dtype=torch.float64)
+    Attributes:
+        features: :math:`\bar J`, float64 ``[o, p]``.
+        mean: Of the constants :math:`c`, float64 ``[o]``.
+        deviations: Of the constants, float64 ``[o]``.
     """
 
-    def __init__(self, targets: Tensor, noise: float | None) -> None:
-        self.targets, self.noise = targets.cpu(), noise
-
-    def log_density(self, g: Tensor, rows: Tensor | slice) -> Tensor:
-        """Of each target, ``[draws, b]``."""
-        target = self.targets[rows]
-        if self.noise is None:
-            codes = target.expand(g.shape[:-1])[..., None]
-            return g.log_softmax(-1).gather(-1, codes)[..., 0]
-        constant = math.log(2 * math.pi * self.noise)
-        return -0.5 * ((target.double() - g).square() / self.noise + constant).sum(-1)
-
-    def slope(self, g: Tensor, rows: Tensor | slice) -> Tensor:
-        r"""The gradient :math:`u = \nabla_g \log p`, ``[draws, b, o]``."""
-        target = self.targets[rows]
-        if self.noise is None:
-            return nn.functional.one_hot(target, g.shape[-1]) - g.softmax(-1)
-        return (target.double() - g) / self.noise
-
-    def drawn_slope(self, g: Tensor, draw: torch.Generator) -> Tensor:
-        r"""A random ``[b, o]`` of mean 0 and covariance :math:`-\nabla_g^2 \log p`, each row alone.
-
-        For classes that is :math:`\operatorname{diag} p - p p^\top = R R^\top` with
-        :math:`R = \operatorname{diag}\sqrt p - p \sqrt{p}^\top`; of several draws the mean.
-        """
-        signs = torch.randint(0, 2, g.shape, generator=draw).double() * 2 - 1
-        if self.noise is None:
-            p = g.softmax(-1)
-            part = p.sqrt() * signs
-            signs = part - p * part.sum(-1, keepdim=True)
-        else:
-            signs = signs / math.sqrt(self.noise)
-        return signs.sum(0) / math.sqrt(len(g))
+    features: Tensor
+    mean: Tensor
+    deviations: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +92,7 @@ class VariationalPosterior:
         elbo: Its estimate from each minibatch, in order, for all data; noisy.
         diagnostics: How many steps, whether it stopped early (else more may find a better bound),
             the last estimate and its error.
+        centre: Of a centred model.
     """
 
     model: LinearModel
@@ -119,10 +102,18 @@ class VariationalPosterior:
     noise: float | None
     elbo: tuple[float, ...]
     diagnostics: Mapping[str, Any]
+    centre: Centre | None = None
+
+    @property
+    def constant(self) -> Tensor:
+        r"""What :math:`J(x) \mu` lacks of the mean's shift: zero, or ``[o]`` if centred."""
+        if self.centre is None:
+            return torch.zeros((), dtype=torch.float64)
+        return self.centre.mean - self.centre.features @ self.weights
 
     def shift(self, x: Tensor) -> Tensor:
         r"""What the data add to the mean, :math:`J(x) \mu`, float64 ``[n, o]``."""
-        return self.model.push(x, self.weights)
+        return self.model.push(x, self.weights) + self.constant
 
     def samples(self, x: Tensor, mean: Tensor, count: int, seed: int = 0) -> Tensor:
         r"""Draws of :math:`g(x)`, float64 ``[count, n, o]``, in pairs on both sides of the mean.
@@ -139,11 +130,15 @@ class VariationalPosterior:
             raise SettingsError(f"count is a whole number from 1, got {count!r}")
         middle = mean.to("cpu", torch.float64) + self.shift(x)
         draw = generator(seed, "variational", "samples")
-        steps = (
-            self.deviations * torch.randn(len(self.weights), generator=draw).double()
-            for _ in range(-(-count // 2))
-        )
-        return _both_sides(middle, [self.model.push(x, step) for step in steps])[:count]
+        moves = []
+        for _ in range(-(-count // 2)):
+            step = self.deviations * torch.randn(len(self.weights), generator=draw).double()
+            move = self.model.push(x, step)
+            if self.centre is not None:
+                drawn = torch.randn(move.shape[1], generator=draw).double()
+                move += self.centre.deviations * drawn - self.centre.features @ step
+            moves.append(move)
+        return _both_sides(middle, moves)[:count]
 
     def variance(self, features: TangentFeatures) -> Tensor:
         r"""The covariance :math:`J \operatorname{diag}(\sigma^2) J^\top`, ``[n, o, o]``, exact.
@@ -153,9 +148,14 @@ class VariationalPosterior:
         """
         parts = []
         for rows in features.rows():
+            if self.centre is not None:
+                rows = rows - self.centre.features
             spread = rows * self.deviations
             parts.append(spread @ spread.transpose(1, 2))
-        return torch.cat(parts)
+        variance = torch.cat(parts)
+        if self.centre is not None:
+            variance.diagonal(dim1=1, dim2=2).add_(self.centre.deviations.square())
+        return variance
 
     def bound(
         self, x: Tensor, labels: Tensor, mean: Tensor, count: int = 32, seed: int = 0
@@ -174,6 +174,8 @@ def variational(
     mean: Tensor,
     scales: Mapping[str, float],
     noise: float | None = None,
+    centred: bool = False,
+    counts: Tensor | None = None,
     posterior: Kind = "mean-field",
     steps: int = 1000,
     batch_size: int = 128,
@@ -196,6 +198,9 @@ def variational(
         mean: :math:`m(x)`, ``[n, o]``: the network's own outputs, zero, or a constant.
         scales: The prior's variance by parameter name; one where a name is left out.
         noise: The variance of Gaussian noise; ``None`` for classes.
+        centred: Whether features are taken from their mean over the data, with a constant of each
+            output, of prior variance one, in its place.
+        counts: How many times each label counts ``[n]``, above 0; once unless said.
         posterior: ``"map"`` for the most probable weights alone; the history then is the log of
             likelihood times prior, up to a constant.
         steps: The most.
@@ -209,7 +214,7 @@ def variational(
         progress: Called after each step with its number and its estimate of the bound.
 
     >>> x = torch.tensor([[-1.0], [1.0]])
-    >>> around = LinearModel(nn.Linear(1, 2), "weight")
+    >>> around = LinearModel(torch.nn.Linear(1, 2), "weight")
     >>> found = variational(
     ...     around, x, torch.tensor([0, 1]), mean=torch.zeros(2, 2), scales={}, steps=200
     ... )
@@ -231,20 +236,23 @@ def variational(
             f"the network gives {list(said.shape)} for one input where the mean has "
             f"{list(mean[:1].shape)}; both are [n, o], a column for each class or number"
         )
-    likelihood, tangents = Likelihood(labels, noise), model.tangents()
-    root = model.prior_deviations(scales)
-    search = _Search(root, steps, learning_rate, temper, sampled=posterior == "mean-field")
+    likelihood = Likelihood(labels, noise, counts)
+    middle = _mean_features(model, x, mean.shape[1], counts, seed) if centred else None
+    features = _Features(model.tangents(), middle)
+    root, constants = model.prior_deviations(scales), 0 if middle is None else len(middle)
+    sampled = posterior == "mean-field"
+    search = _Search(root, constants, steps, learning_rate, temper, sampled=sampled)
     order, draw = generator(seed, "variational", "order"), generator(seed, "variational", "draws")
     batches = _batches(len(x), batch_size, order)
     while search.taken < search.end:
         rows = next(batches)
         weight = len(x) / len(rows)
-        tangents.at(x[rows])
-        moved = _drawn(tangents, search, mean[rows], draws, draw)
-        gradient = tangents.pull(likelihood.slope(moved, rows).mean(0))
+        features.tangents.at(x[rows])
+        moved = _drawn(features, search, mean[rows], draws, draw)
+        gradient = features.pull(likelihood.slope(moved, rows).mean(0))
         curvature = None
         if search.sampled:
-            curvature = tangents.pull(likelihood.drawn_slope(moved, draw)).square() * weight
+            curvature = features.pull(likelihood.drawn_slope(moved, rows, draw)).square() * weight
         fit = weight * float(likelihood.log_density(moved, rows).sum(-1).mean())
         bound = search.step(gradient * weight, curvature, fit)
         if not math.isfinite(bound):
@@ -254,35 +262,96 @@ def variational(
             )
         if progress is not None:
             progress(search.taken, bound)
+    sizes = [len(root), constants]
+    weights, level = torch.split(search.root * search.middle, sizes)
+    deviations, level_deviations = torch.split(search.root * search.spread, sizes)
     return VariationalPosterior(
         model,
-        root * search.middle.detach(),
-        root * search.spread,
+        weights,
+        deviations,
         search.kl,
         noise,
         tuple(search.history),
         search.described(),
+        None if middle is None else Centre(middle, level, level_deviations),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Features:
+    """Products with the features at hand; vectors are of the weights and, if centred, constants."""
+
+    tangents: Tangents
+    middle: Tensor | None
+
+    def push(self, vector: Tensor) -> Tensor:
+        """How the outputs move, ``[b, o]``."""
+        if self.middle is None:
+            return self.tangents.push(vector)
+        size = self.middle.shape[1]
+        return self.tangents.push(vector[:size]) + (vector[size:] - self.middle @ vector[:size])
+
+    def pull(self, u: Tensor) -> Tensor:
+        """What ``u [b, o]`` asks of the weights and constants."""
+        pulled = self.tangents.pull(u)
+        if self.middle is None:
+            return pulled
+        total = u.sum(0)
+        return torch.cat([pulled - total @ self.middle, total])
+
+
+def _mean_features(
+    model: LinearModel, x: Tensor, outputs: int, counts: Tensor | None, seed: int
+) -> Tensor:
+    r""":math:`\bar J`, ``[o, p]``, each row as often as it counts: ``o`` pulls over the data."""
+    most = max(1, ROWS // outputs)
+    if len(x) > most:
+        some = torch.randperm(len(x), generator=generator(seed, "variational", "centre"))[:most]
+        x, counts = x[some], None if counts is None else counts[some]
+    times = torch.ones(len(x), dtype=torch.float64) if counts is None else counts.cpu()
+    total = torch.zeros(outputs, model.size, dtype=torch.float64)
+    tangents = model.tangents()
+    batches = (torch.split(each, model.batch_size) for each in (x, times / times.sum()))
+    for inputs, shares in zip(*batches, strict=True):
+        tangents.at(inputs)
+        for k, each in enumerate(torch.eye(outputs, dtype=torch.float64)):
+            total[k] += tangents.pull(shares[:, None] * each)
+    return total
 
 
 class _Search:
     r"""Where :math:`q` is, in units of the prior's standard deviations, and how it moves."""
 
     def __init__(
-        self, root: Tensor, steps: int, rate: float, temper: float, *, sampled: bool
+        self,
+        root: Tensor,
+        constants: int,
+        steps: int,
+        rate: float,
+        temper: float,
+        *,
+        sampled: bool,
     ) -> None:
-        self.root, self.steps, self.temper, self.sampled = root, steps, temper, sampled
-        self.middle = torch.zeros_like(root)
-        self.curvature = torch.zeros_like(root)
-        # |J S^(1/2) v| is at most |v| prior deviations, and Adam moves each entry by its rate.
-        self.rate = rate / math.sqrt(len(root))
-        self.adam = torch.optim.Adam([self.middle], lr=self.rate, betas=(0.9, 0.99), maximize=True)
+        self.root = torch.cat([root, torch.ones(constants, dtype=root.dtype)])
+        self.steps, self.temper, self.sampled = steps, temper, sampled
+        self.parts = [torch.zeros_like(root), torch.zeros(constants, dtype=root.dtype)]
+        self.curvature = torch.zeros_like(self.root)
+        # |J S^(1/2) v| is at most |v| prior deviations, and Adam moves each entry by its rate;
+        # of a constant, each output has one.
+        self.rates = [rate / math.sqrt(len(root)), rate]
+        groups = [{"params": [part]} for part in self.parts if len(part)]
+        self.adam = torch.optim.Adam(groups, betas=(0.9, 0.99), maximize=True)
         self.warm = math.ceil(_WARM * steps)
         self.cool = math.floor((1 - _COOL) * steps)  # the step from which the rate falls
         self.end = steps
         self.window = max(1, steps // _WINDOWS)
         self.means: list[float] = []
         self.history: list[float] = []
+
+    @property
+    def middle(self) -> Tensor:
+        """Of ``q``, ``[p + o]`` with constants."""
+        return torch.cat(self.parts)
 
     @property
     def taken(self) -> int:
@@ -294,7 +363,7 @@ class _Search:
 
     @property
     def spread(self) -> Tensor:
-        """Deviations of ``q`` over those of the prior, ``[p]``."""
+        """Deviations of ``q`` over those of the prior."""
         if not self.sampled:
             return torch.zeros_like(self.root)
         return (1.0 + self.curvature / self.temper).rsqrt()
@@ -315,9 +384,12 @@ class _Search:
             # Weights proportional to the number of the step: early ones, from elsewhere, fade.
             share = 2.0 / (self.taken + 1.0)
             self.curvature.lerp_(self.root.square() * curvature, share)
-        self.middle.grad = self.root * gradient - self.temper * self.middle
+        slopes = self.root * gradient - self.temper * self.middle
         left = (self.end - self.taken + 1) / (self.end - self.cool + 1)
-        self.adam.param_groups[0]["lr"] = self.rate * min(1.0, left)
+        size = len(self.parts[0])
+        self.parts[0].grad, self.parts[1].grad = slopes[:size], slopes[size:]
+        for group, rate in zip(self.adam.param_groups, self.rates, strict=False):
+            group["lr"] = rate * min(1.0, left)
         self.adam.step()
         self._judge()
         return bound
@@ -354,18 +426,18 @@ def _batches(count: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:
 
 
 def _drawn(
-    tangents: Tangents, search: _Search, mean: Tensor, draws: int, draw: torch.Generator
+    features: _Features, search: _Search, mean: Tensor, draws: int, draw: torch.Generator
 ) -> Tensor:
     """Outputs for draws of the weights at the inputs at hand, ``[draws, b, o]``."""
     middle = search.root * search.middle
     if not search.drawing:
-        return (mean + tangents.push(middle))[None]
+        return (mean + features.push(middle))[None]
     spread = search.root * search.spread
     steps = [spread * torch.randn(len(spread), generator=draw) for _ in range(-(-draws // 2))]
     if draws == 1:
-        return (mean + tangents.push(middle + steps[0]))[None]
-    at = mean + tangents.push(middle)
-    return _both_sides(at, [tangents.push(step) for step in steps])[:draws]
+        return (mean + features.push(middle + steps[0]))[None]
+    at = mean + features.push(middle)
+    return _both_sides(at, [features.push(step) for step in steps])[:draws]
 
 
 def _both_sides(middle: Tensor, moves: Sequence[Tensor]) -> Tensor:

@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export and say how well it agrees."""
     settings = common.settings_of(args, Export)
-    format_of(args.output, replace=settings["replace"])
+    format_of(args.output, replace=settings.get("replace", Export.replace))
     common.need_parts([args.part], args.shelf)
     from dovetail.jobs.export import export  # torch loads here
 

@@ -24,6 +24,7 @@ from dovetail.tasks.arrays import as_float
 __all__ = [
     "InputTypeError",
     "as_classes",
+    "as_counts",
     "as_inputs",
     "as_labels",
     "as_numbers",
@@ -196,6 +197,22 @@ def as_weights(sample_weight: Any, count: int) -> Tensor | None:
     if values.min() < 0:
         raise TaskError(f"sample weights must not be negative, found {values.min():g}")
     return torch.from_numpy(values)
+
+
+def as_counts(sample_weight: Any, count: int) -> tuple[Tensor | slice, Tensor | None]:
+    """Which rows count at all, and how many times each of those does; None where each does once.
+
+    >>> as_counts([2, 0, 1], 3)
+    (tensor([0, 2]), tensor([2., 1.], dtype=torch.float64))
+    """
+    weights = as_weights(sample_weight, count)
+    if weights is None:
+        return slice(None), None
+    kept = weights.nonzero().flatten()
+    if not len(kept):
+        raise TaskError("all sample weights are zero; some row must count")
+    counts = weights[kept]
+    return kept, None if bool((counts == 1).all()) else counts
 
 
 def class_names(classes: Any) -> tuple[str, ...]:

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import FormatError, first_line, shown
-from dovetail.core.files import open_plain
+from dovetail.core.files import open_plain, refuse_beyond_memory
 from dovetail.core.folders import longest_header, open_tensors
-from dovetail.core.memory import refuse_beyond_memory
 from dovetail.core.words import listed
 from dovetail.parts.modules import Described
 from dovetail.parts.packed import bytes_of
