@@ -14,6 +14,11 @@ mixture of what the layer has and of what it should tell.  The last layer is lea
 
 which also decides between several projections tried for one layer.
 
+Where inputs are more than rows, :math:`d > n`, the rows are turned into their own span first:
+:math:`X = A Q^\top` with :math:`Q \in \mathbb{R}^{d \times n}` of orthonormal columns.  Nothing of
+the recurrence feels a turn, so it goes on with :math:`A`, whose products are :math:`n \times n`
+(the dual problem), and the first layer becomes :math:`Q W_1`.
+
 (Thesis "Efficient deep learning", chapter 7.)
 """
 
@@ -22,7 +27,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,12 +90,17 @@ class LayerFit:
 
 @dataclass(frozen=True)
 class Platonic:
-    """A network in layers, and the story of its fitting; ``start`` is the LSD of the inputs."""
+    """A network in layers, and the story of its fitting; ``start`` is the LSD of the inputs.
+
+    ``moments`` are of what enters the head, ``solved`` is what it was solved with.
+    """
 
     layers: tuple[Layer, ...]
     head: Layer
     start: LayerFit
     fits: tuple[LayerFit, ...]
+    moments: Moments
+    solved: Solver
 
     def hidden(self, x: Tensor) -> Tensor:
         """What the last hidden layer makes of rows ``[n, d]``."""
@@ -155,13 +165,15 @@ def platonic(
     _check(widths, projections, tries, target_scale, label_weight, solver, ridge, ema, patience)
     if rank is not None and rank < 1:
         raise SettingsError(f"rank is one or more, or None; got {rank}")
+    rows, basis = _in_their_span(rows) if projections[0] != "elm" else (rows, None)
     moments = moments_of(rows)
     solved = factorised(rows, moments, solver, ridge)
     head = _head(moments, solved)
-    start = _fit_of(rows, moments, solved, head, moments.d, "inputs", 0.0, 0, began)
+    inputs = moments.d if basis is None else len(basis)
+    start = _fit_of(rows, moments, solved, head, inputs, "inputs", 0.0, 0, began)
     layers: list[Layer] = []
     fits: list[LayerFit] = []
-    lowest, kept, best_head = math.inf, 0, head
+    lowest, kept, best = math.inf, 0, (head, moments, solved)
     for i, width in enumerate(widths):
         began = time.perf_counter()
         by = projections[min(i, len(projections) - 1)]
@@ -169,7 +181,7 @@ def platonic(
         if ema is not None and i > 0 and {"pca", "random"} & {*projections[i:], projections[-1]}:
             rows = rows.judged(head, ema)
             weighed = reweighed(rows, moments) if by in ("pca", "random") else moments
-        known = Known(rows, moments, solved, weighed)
+        known = Known(rows, moments, solved, weighed, basis if i == 0 else None)
         weight = (
             LABEL_WEIGHTS.get(by, 0.0) * balanced(weighed)
             if isinstance(label_weight, str)
@@ -202,17 +214,30 @@ def platonic(
         if on_layer is not None:
             on_layer(i, fits[-1])
         if patience is None or fits[-1].distance < lowest:
-            lowest, kept, best_head = fits[-1].distance, i + 1, head
+            lowest, kept, best = fits[-1].distance, i + 1, (head, moments, solved)
         elif i + 1 - kept >= patience:
             break
-    return Platonic(tuple(layers[:kept]), best_head, start, tuple(fits))
+    head, moments, solved = best
+    found = [*layers[:kept], head]
+    if basis is not None:
+        found[0] = replace(found[0], weights=basis @ found[0].weights)
+    return Platonic(tuple(found[:-1]), found[-1], start, tuple(fits), moments, solved)
+
+
+def _in_their_span(rows: Rows) -> tuple[Rows, Tensor | None]:
+    """Held rows of more inputs than rows by what they are in their own span, and its basis."""
+    if not isinstance(rows, HeldRows) or rows.shared or len(rows.z) >= rows.z.shape[1]:
+        return rows, None
+    basis, triangle = torch.linalg.qr(rows.z.T)
+    return replace(rows, z=triangle.T.contiguous()), basis
 
 
 def factorised(rows: Rows, moments: Moments, solver: str, ridge: float | str) -> Solver:
     """The solver that was asked for, or a sensible one: see :data:`SOLVERS`."""
     held = rows if isinstance(rows, HeldRows) and not rows.shared else None
     penalty = None if isinstance(ridge, str) else float(ridge)
-    work = moments.rows * moments.d**2
+    fewer, more = sorted((moments.rows, moments.d))
+    work = more * fewer**2
     if solver == "auto" and held is not None and work <= FEW:
         solver = "pinv"
     if solver in ("pinv", "lstsq"):
