@@ -71,7 +71,7 @@ def test_each_input_by_its_own_deviation_is_the_slow_one(rows):
     np.testing.assert_allclose(scores, outputs(table, np.eye(3)[y], *asked), atol=1e-9)
     with torch.no_grad():
         module = net.to_torch()(torch.from_numpy(table)).numpy()
-    np.testing.assert_allclose(module, scores, atol=1e-9)
+    np.testing.assert_allclose(module * net.temperature_, scores, atol=1e-9)
     assert net.record_.settings["scale_inputs"] == "each"
     other = clone(net).set_params(scale_inputs="together").fit(table, y)
     assert abs(other.decision_function(table) - scores).max() > 1e-3

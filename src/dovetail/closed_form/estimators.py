@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.utils.metaestimators import available_if
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -37,6 +38,7 @@ from dovetail.closed_form.platonic import platonic
 from dovetail.closed_form.rows import BLOCK, Block, HeldRows, Rows, StreamedRows
 from dovetail.closed_form.scaling import Scaling, Spread, scaling_of
 from dovetail.closed_form.settings import Settings, settings_of
+from dovetail.closed_form.sureness import temperature_while_fitting
 from dovetail.core.errors import shown
 from dovetail.core.progress import progress
 from dovetail.dist.group import check_group, told_by_each
@@ -122,8 +124,9 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             measured={"least squares distance": self.record_.distance},
         )
         *hidden, head = self._layers()
-        temperature = getattr(self, "temperature_", 1.0)
-        head = Layer(head.weights / temperature, head.bias / temperature, head.activation)
+        if told := vars(self).get("temperature_"):
+            head = Layer(head.weights / told, head.bias / told, head.activation)
+            origin = replace(origin, settings={**origin.settings, "temperature": told})
         return network_part(
             [*hidden, head],
             self.activation_,
@@ -192,18 +195,21 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         projections = settings.projections_for(len(scaling.centre), widths, spread.rows, copies)
         names = ("target_scale", "label_weight", "ridge", "solver", "ema", "patience", "rank")
         options = {name: getattr(settings, name) for name in names}
+        solved = partial(
+            platonic,
+            widths=widths,
+            activation=settings.activation,
+            projections=projections,
+            tries=settings.tries,
+            seed=seed,
+            **options,
+        )
         # What is held takes moments: no progress is shown for it.
         with progress("fitting", len(widths), show=False if stream is None else None) as step:
-            network = platonic(
-                rows,
-                widths,
-                activation=settings.activation,
-                projections=projections,
-                tries=settings.tries,
-                seed=seed,
-                on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}"),
-                **options,
-            )
+            network = solved(rows, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}"))
+        temperature = (
+            temperature_while_fitting(network, rows, solved) if is_classifier(self) else None
+        )
         layers, named = scaling.folded(network), isinstance(self.activation, str)
         record = PlatonicFit(
             settings={
@@ -244,6 +250,8 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         self.distances_ = np.array([fit.distance for fit in network.fits])
         self.conditions_ = np.array([fit.condition for fit in network.fits])
         self.record_ = record
+        if temperature is not None:
+            self.temperature_ = temperature
         return self
 
     def _layers(self) -> list[Layer]:
@@ -312,8 +320,9 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
     :class:`~dovetail.closed_form.platonic.LayerFit` for each hidden layer; ``distances_`` and
     ``conditions_`` from them; ``record_`` with a view.
 
-    There are no probabilities at first: the scores are least squares, and rows that were fitted
-    cannot say how far to trust them.  :meth:`calibrate` makes some by rows held out.
+    The scores are least squares, no logits; ``temperature_`` is what they are divided by before
+    the softmax, found by leaving rows out (:mod:`~dovetail.closed_form.sureness`).
+    :meth:`calibrate` finds it anew by rows held out.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).uniform(-1, 1, (200, 2))
@@ -345,11 +354,6 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
     def logits(self, X: Any) -> Tensor:
         """The scores ``[m, c]``, float64, a column a class: of least squares, of any size."""
         return self.outputs(X)
-
-    @available_if(lambda estimator: hasattr(estimator, "temperature_"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities ``[m, c]`` in the order of ``classes_``, after :meth:`calibrate`."""
-        return super().predict_proba(X)
 
     def _temperature_for(self, logits: Tensor, codes: Tensor) -> float:
         return temperature_of(logits, codes)

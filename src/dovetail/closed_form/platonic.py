@@ -42,7 +42,7 @@ from dovetail.closed_form.projections import (
     balanced,
     propose,
 )
-from dovetail.closed_form.rows import HeldRows, Rows, check_alike, moments_of, reweighed
+from dovetail.closed_form.rows import Block, HeldRows, Rows, check_alike, moments_of, reweighed
 from dovetail.closed_form.solvers import (
     Cholesky,
     Direct,
@@ -73,6 +73,9 @@ FAR = 2.0**64
 """Targets grow by the root of the width a layer, and unbounded activations let them.  As far out as
 this every one of them is linear on either side, to the last digit, so a factor means nothing."""
 
+FREE = 1e-6
+"""What a leverage must leave of one: less is rounding."""
+
 
 @dataclass(frozen=True)
 class LayerFit:
@@ -92,7 +95,8 @@ class LayerFit:
 class Platonic:
     """A network in layers, and the story of its fitting; ``start`` is the LSD of the inputs.
 
-    ``moments`` are of what enters the head, ``solved`` is what it was solved with.
+    ``moments`` are of what enters the head, ``solved`` is what it was solved with, in the span of
+    the rows (``basis``) if that is the inputs and they are many.
     """
 
     layers: tuple[Layer, ...]
@@ -101,6 +105,7 @@ class Platonic:
     fits: tuple[LayerFit, ...]
     moments: Moments
     solved: Solver
+    basis: Tensor | None = None
 
     def hidden(self, x: Tensor) -> Tensor:
         """What the last hidden layer makes of rows ``[n, d]``."""
@@ -111,6 +116,24 @@ class Platonic:
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs ``[n, k]`` of rows ``[n, d]``."""
         return self.head(self.hidden(x))
+
+    def left_out(self, rows: Block) -> Tensor:
+        r"""What a head fitted without the row would say of each row ``[n, k]``: no second fit.
+
+        For ridge with an intercept, :math:`y_i - (y_i - \hat y_i) / (1 - h_i)` with the leverage
+        :math:`h_i = \tfrac1n + \tilde z_i^\top (S + \lambda I)^{-1} \tilde z_i`.  (The layers before
+        it have seen the row.)  Of a row that nothing but itself determines it is the mean.
+
+        >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]]).double()
+        >>> net = platonic(HeldRows(x, x.square()), (), ridge=0.0)
+        >>> net.left_out(Block(x[:1], x[:1].square()))  # the line through the others is 4 x - 10/3
+        tensor([[-3.3333]], dtype=torch.float64)
+        """
+        z = self.hidden(rows.z)
+        centred = (z if self.basis is None else z @ self.basis) - self.moments.feature_mean
+        free = 1 - 1 / self.moments.weight - self.solved.leverage(centred)[:, None]
+        told = rows.y - (rows.y - self.head(z)) / free
+        return torch.where(free > FREE, told, self.moments.target_mean)
 
 
 def platonic(
@@ -221,7 +244,8 @@ def platonic(
     found = [*layers[:kept], head]
     if basis is not None:
         found[0] = replace(found[0], weights=basis @ found[0].weights)
-    return Platonic(tuple(found[:-1]), found[-1], start, tuple(fits), moments, solved)
+    spanned = None if kept else basis
+    return Platonic(tuple(found[:-1]), found[-1], start, tuple(fits), moments, solved, spanned)
 
 
 def _in_their_span(rows: Rows) -> tuple[Rows, Tensor | None]:

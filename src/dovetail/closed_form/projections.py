@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from dovetail.closed_form.layers import Activation, Layer
-from dovetail.closed_form.rows import Added, Rows, check_alike
+from dovetail.closed_form.rows import Added, Chained, Rows, check_alike
 from dovetail.closed_form.solvers import Solver, Spectral
 from dovetail.core.errors import SettingsError
 from dovetail.dist.group import merge_across, rank_and_size, told_by_each
@@ -212,7 +212,7 @@ def _places(
     both = both[:seen]
     if rows.shared:
         start = sum(told_by_each(len(both))[: rank_and_size()[0]])
-        both = merge_across(_Chained(both)).tensor
+        both = merge_across(Chained(both)).tensor
     return both[:, 0], None if bool((both[:, 1] == 1).all()) else both[:, 1], start
 
 
@@ -225,17 +225,6 @@ def _picked(rows: Rows, places: Tensor, d: int) -> Tensor:
         found[here] = block.z[places[here] - start]
         start += len(block.z)
     return merge_across(Added(found)).tensor if rows.shared else found
-
-
-class _Chained(Added):
-    """One process's rows after another's."""
-
-    @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> _Chained:
-        return cls(state["tensor"])
-
-    def merge(self, other: Added) -> _Chained:
-        return _Chained(torch.cat([self.tensor, other.tensor]))
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator, device: torch.device) -> Tensor:

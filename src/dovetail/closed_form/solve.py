@@ -77,7 +77,7 @@ def solve(
     else:
         estimator = PlatonicRegressor(**settings).fit(inputs, targets)
     part = estimator.to_part(getattr(torch, precision))
-    facts = {**estimator.record_.settings, "precision": precision}
+    facts = {**part.origin.settings, "precision": precision}
     origin = replace(part.origin, settings=facts, task=task.name, task_fingerprint=task.fingerprint)
     contract = replace(part.contract, inputs=task.input_names or None)
     part = part.changed(origin=origin, contract=contract)
