@@ -1,4 +1,4 @@
-"""More inputs than rows: solved in the span of the rows, the same to rounding as among the inputs."""
+"""More inputs than rows: solved in the span of the rows, the same to rounding as without."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         ema: Any = None,
         patience: Any = None,
         rank: Any = None,
-        scale_inputs: Any = "together",
+        scale_inputs: Any = "auto",
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -282,7 +282,7 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
     -1 and +1 for two classes, else one-hot.  There is no step size, no epoch, no gradient.
 
     Inputs are rows, or images of any shape (flattened; bytes are divided by 255).  They are centred
-    each, and scaled by one number for all; inputs of unlike units want ``scale_inputs="each"``.
+    each, brought to ranges that are not too far apart, and scaled by one number for all.
 
     Args:
         hidden_layer_sizes: A width for each hidden layer; ``()`` for none, which is ridge;
@@ -312,7 +312,9 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
             that is fewer numbers (:mod:`~dovetail.closed_form.layers`): wider for as many
             weights.  ``None`` leaves them whole.
         scale_inputs: ``"together"`` divides all inputs by one number, ``"each"`` each by its own
-            deviation (:mod:`~dovetail.closed_form.scaling`); either is folded into the weights.
+            deviation, ``"auto"`` all by one number once none reaches more than twice as far as
+            most, or less than half (:mod:`~dovetail.closed_form.scaling`).  It is folded into the
+            weights.
 
     After :meth:`fit`: ``classes_``; ``coefs_`` and ``intercepts_`` of all layers, on raw inputs;
     ``factors_``, for each hidden layer the two whose product its weights are, or ``None``;

@@ -121,8 +121,8 @@ class Platonic:
         r"""What a head fitted without the row would say of each row ``[n, k]``: no second fit.
 
         For ridge with an intercept, :math:`y_i - (y_i - \hat y_i) / (1 - h_i)` with the leverage
-        :math:`h_i = \tfrac1n + \tilde z_i^\top (S + \lambda I)^{-1} \tilde z_i`.  (The layers before
-        it have seen the row.)  Of a row that nothing but itself determines it is the mean.
+        :math:`h_i = \tfrac1n + \tilde z_i^\top (S + \lambda I)^{-1} \tilde z_i`.  (The layers
+        before it have seen the row.)  Of a row that nothing but itself determines it is the mean.
 
         >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]]).double()
         >>> net = platonic(HeldRows(x, x.square()), (), ridge=0.0)

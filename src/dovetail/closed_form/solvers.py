@@ -72,7 +72,7 @@ class Solver(Protocol):
         ...
 
     def leverage(self, centred: Tensor) -> Tensor:
-        """:math:`\\tilde z^\\top (S + \\Lambda)^{-1} \\tilde z` of rows ``[m, d]``, less the mean."""
+        """:math:`\\tilde z^\\top (S + \\Lambda)^{-1} \\tilde z` of centred rows ``[m, d]``."""
         ...
 
 

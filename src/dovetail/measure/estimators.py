@@ -190,8 +190,9 @@ def temperature_of(scores: Tensor, codes: Tensor, weights: Tensor | None = None)
     """What to divide scores ``[n, c]`` by so that their softmax says how sure they are.
 
     Scores of least squares are no logits and have any unit: the search is relative to their spread.
-    They must be of rows that were not fitted to; those with ``weights [n]`` count as so many.  One more row, of which nothing is known, keeps
-    the temperature above zero when few rows are told apart without a mistake.
+    They must be of rows that were not fitted to; one with a weight (``[n]``) counts as so many.
+    One more row, of which nothing is known, keeps the temperature above zero when few rows are told
+    apart without a mistake.
 
     >>> told = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64).repeat(50, 1)
     >>> sure = temperature_of(told, torch.tensor([0, 1]).repeat(50))
