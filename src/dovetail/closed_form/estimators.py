@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -195,21 +194,25 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         projections = settings.projections_for(len(scaling.centre), widths, spread.rows, copies)
         names = ("target_scale", "label_weight", "ridge", "solver", "ema", "patience", "rank")
         options = {name: getattr(settings, name) for name in names}
-        solved = partial(
-            platonic,
-            widths=widths,
-            activation=settings.activation,
-            projections=projections,
-            tries=settings.tries,
-            seed=seed,
+        asked: dict[str, Any] = {
+            "widths": widths,
+            "activation": settings.activation,
+            "projections": projections,
+            "tries": settings.tries,
+            "seed": seed,
             **options,
-        )
+        }
         # What is held takes moments: no progress is shown for it.
         with progress("fitting", len(widths), show=False if stream is None else None) as step:
-            network = solved(rows, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}"))
-        temperature = (
-            temperature_while_fitting(network, rows, solved) if is_classifier(self) else None
-        )
+            network = platonic(
+                rows, **asked, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}")
+            )
+        learnt = {name: value for name, value in vars(reader).items() if name.endswith("_")}
+        learnt |= targets.learnt
+        if is_classifier(self):
+            learnt["temperature_"] = temperature_while_fitting(
+                network, rows, lambda some: platonic(some, **asked)
+            )
         layers, named = scaling.folded(network), isinstance(self.activation, str)
         record = PlatonicFit(
             settings={
@@ -235,8 +238,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         )
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        learnt = {name: value for name, value in vars(reader).items() if name.endswith("_")}
-        for name, value in (learnt | targets.learnt).items():
+        for name, value in learnt.items():
             setattr(self, name, value)
         # As a module holds them, so that it multiplies in the same order: where the condition is
         # bad, another order of the same sums is visible in the outputs.
@@ -250,8 +252,6 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         self.distances_ = np.array([fit.distance for fit in network.fits])
         self.conditions_ = np.array([fit.condition for fit in network.fits])
         self.record_ = record
-        if temperature is not None:
-            self.temperature_ = temperature
         return self
 
     def _layers(self) -> list[Layer]:

@@ -118,7 +118,8 @@ class Cholesky:
     def leverage(self, centred: Tensor) -> Tensor:
         """How much a row ``[m, d]`` weighs in its own fit, ``[m]``."""
         scaled = (centred * self._scale).T
-        return torch.linalg.solve_triangular(self._factor, scaled, upper=False).square().sum(0)
+        turned: Tensor = torch.linalg.solve_triangular(self._factor, scaled, upper=False)
+        return turned.square().sum(0)
 
 
 class Spectral:
@@ -289,7 +290,8 @@ class Direct:
 
     def leverage(self, centred: Tensor) -> Tensor:
         """How much a row ``[m, d]`` weighs in its own fit, ``[m]``."""
-        return (centred @ torch.linalg.pinv(self._rows)).square().sum(1)
+        turned: Tensor = centred @ torch.linalg.pinv(self._rows)
+        return turned.square().sum(1)
 
     def _solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
         padded = torch.cat([right, right.new_zeros(self._below, right.shape[1])])

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dovetail.closed_form.batches import reblocked
 from dovetail.closed_form.platonic import Platonic
 from dovetail.closed_form.rows import BLOCK, Block, Chained, HeldRows, Rows, one_in
 from dovetail.dist.group import merge_across
@@ -47,8 +48,10 @@ def temperature_while_fitting(
     widest = max((layer.weights.shape[1] for layer in network.layers), default=0)
     few = not rows.shared and count <= FEW and widest <= count - count // HELD_OUT
     if len(network.layers) > 1 and few and count >= HELD_OUT:
-        blocks = list(rows.blocks())
-        told = [_held_out(Block(*map(_joined, zip(*blocks, strict=True))), again)]
+        (whole,) = reblocked(rows.blocks(), FEW)
+        held = one_in(HELD_OUT, 0, count).to(whole.z.device)
+        judged = whole.take(held)
+        told = [_beside(again(HeldRows(*whole.take(~held)))(judged.z), judged)]
     else:
         step, seen = max(1, count // ENOUGH), 0
         told = [network.head.bias.new_empty(0, 2 * k + 1)]
@@ -59,23 +62,13 @@ def temperature_while_fitting(
     table = torch.cat(told)
     if rows.shared:
         table = merge_across(Chained(table)).tensor
-    scores, wanted, weights = table.split((k, k, 1), dim=1)
+    scores, wanted, weights = table[:, :k], table[:, k : 2 * k], table[:, 2 * k]
     if k == 1:
         scores, wanted = (torch.cat([-each / 2, each / 2], dim=1) for each in (scores, wanted))
-    return temperature_of(scores, wanted.argmax(1), weights[:, 0])
-
-
-def _held_out(whole: Block, again: Callable[[Rows], Platonic]) -> Tensor:
-    held = one_in(HELD_OUT, 0, len(whole.z)).to(whole.z.device)
-    judged = whole.take(held)
-    return _beside(again(HeldRows(*whole.take(~held)))(judged.z), judged)
+    return temperature_of(scores, wanted.argmax(1), weights)
 
 
 def _beside(scores: Tensor, rows: Block) -> Tensor:
     """Scores, targets and weights side by side, ``[m, 2 k + 1]``."""
     weights = scores.new_ones(len(scores)) if rows.weights is None else rows.weights
     return torch.cat([scores, rows.y, weights[:, None]], dim=1)
-
-
-def _joined(pieces: tuple[Tensor | None, ...]) -> Tensor | None:
-    return None if pieces[0] is None else torch.cat([each for each in pieces if each is not None])
