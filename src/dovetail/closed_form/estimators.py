@@ -33,6 +33,7 @@ from dovetail.closed_form.layers import (
     network_part,
     two_columns,
 )
+from dovetail.closed_form.patches import maps_of, patch_layer
 from dovetail.closed_form.platonic import platonic
 from dovetail.closed_form.rows import BLOCK, Block, HeldRows, Rows, StreamedRows
 from dovetail.closed_form.scaling import Scaling, Spread, scaling_of
@@ -74,6 +75,9 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         patience: Any = None,
         rank: Any = None,
         scale_inputs: Any = "auto",
+        filters: Any = None,
+        patch_size: Any = None,
+        pool: Any = None,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -88,6 +92,9 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         self.patience = patience
         self.rank = rank
         self.scale_inputs = scale_inputs
+        self.filters = filters
+        self.patch_size = patch_size
+        self.pool = pool
 
     def outputs(self, X: Any) -> Tensor:
         """What the network gives for inputs ``[m, ...]``: ``[m, k]``, float64.
@@ -99,7 +106,8 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         refuse_other_kind(self.pixels_, raw.dtype == torch.uint8)
         layers, found = self._layers(), []
         for start in range(0, len(raw), BLOCK):
-            z = as_float(raw[start : start + BLOCK]).double().flatten(1)
+            some, front = raw[start : start + BLOCK], self.front_
+            z = as_float(some).double().flatten(1) if front is None else maps_of(front, some)
             for layer in layers:
                 z = layer(z)
             found.append(z)
@@ -134,6 +142,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             origin,
             classes=class_names(self.classes_) if hasattr(self, "classes_") else None,
             inputs=None if names is None else tuple(str(name) for name in names),
+            front=self.front_,
         )
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -145,6 +154,16 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         settings = settings_of(self, streamed=False)
         targets, reader = self._targets(), type(self)()
         read = read_batch((X, y, sample_weight), targets, reader, reset=True)
+        if settings.filters is not None:
+            images = read.x.reshape(len(read.x), *reader.input_shape_)
+            reader.front_ = patch_layer(
+                images,
+                settings.filters,
+                size=settings.patch_size,
+                pool=settings.pool,
+                seed=settings.seed,
+            )
+            read = read._replace(x=maps_of(reader.front_, images))
         spread = surveyed(lambda: (read,), targets)
         scaling = scaling_of(spread, read.x.shape[1], targets.width, settings.scale_inputs)
         rows = HeldRows(*scaling.scaled(weighed(read, targets.columns(read.y))))
@@ -207,8 +226,8 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             network = platonic(
                 rows, **asked, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}")
             )
-        learnt = {name: value for name, value in vars(reader).items() if name.endswith("_")}
-        learnt |= targets.learnt
+        read = {name: value for name, value in vars(reader).items() if name.endswith("_")}
+        learnt: dict[str, Any] = {"front_": None, **read, **targets.learnt}
         if is_classifier(self):
             learnt["temperature_"] = temperature_while_fitting(
                 network, rows, lambda some: platonic(some, **asked)
@@ -222,6 +241,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
                 "n_tries": settings.tries,
                 **options,
                 "scale_inputs": settings.scale_inputs,
+                "filters": settings.filters,
                 "seed": seed,
             },
             n=spread.rows,
@@ -315,10 +335,15 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
             deviation, ``"auto"`` all by one number once none reaches more than twice as far as
             most, or less than half (:mod:`~dovetail.closed_form.scaling`).  It is folded into the
             weights.
+        filters: How many filters, patches of the images, to put in front
+            (:mod:`~dovetail.closed_form.patches`); ``None`` for none.
+        patch_size: Their side; ``None`` for a quarter of the image's, from 3 to 7.
+        pool: Side of the squares that their answers are averaged over; ``None`` for what leaves
+            maps of about 4 by 4.
 
     After :meth:`fit`: ``classes_``; ``coefs_`` and ``intercepts_`` of all layers, on raw inputs;
     ``factors_``, for each hidden layer the two whose product its weights are, or ``None``;
-    ``n_layers_``, inputs and outputs included; ``fits_``, a
+    ``front_``, the filters or ``None``; ``n_layers_``, inputs and outputs included; ``fits_``, a
     :class:`~dovetail.closed_form.platonic.LayerFit` for each hidden layer; ``distances_`` and
     ``conditions_`` from them; ``record_`` with a view.
 
