@@ -133,6 +133,7 @@ def test_options_of_steps_are_refused_even_if_they_say_what_is_usual(tmp_path, n
 CLOSED_FORM = {
     **{"projection": ("pca",), "tries": 3, "ridge": "auto", "solver": "auto", "ema": 0.0},
     **{"target_scale": 1.0, "label_weight": 0.0, "rank": 3, "precision": "float32"},
+    **{"filters": 8, "patch_size": 3, "pool": 2},
 }
 
 
