@@ -60,13 +60,13 @@ import torch
 from linearized.keeping import Found, found_once
 from linearized.regression import arguments
 from platonic import variants as v
+from platonic.plain_filters import plain_filters
 from platonic.samples import VALIDATION, Images, Scale, accuracies, images
 from platonic.starts import started, trained
 from platonic.variants import Way
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dovetail.closed_form.patches import patch_layer
 from dovetail.closed_form.rows import HeldRows, Rows
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import seeded
@@ -167,8 +167,8 @@ def convolved(
 ) -> Found:
     x, labels = given.train
     began = time.process_time()
-    front = patch_layer(
-        x[:, None], labels, filters, size=sizes.patch, pool=sizes.pool, projection=by, seed=seed
+    front = plain_filters(
+        x[:, None], labels, filters, size=sizes.patch, pool=sizes.pool, by=by, seed=seed
     )
 
     front.float()  # of ten thousands of images, quicker

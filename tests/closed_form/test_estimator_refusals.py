@@ -21,7 +21,7 @@ BAD_SETTINGS = [
     ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be whole numbers from 1 on, got 0"),
     ({"hidden_layer_sizes": (2.5,)}, "got 2.5"),
     ({"hidden_layer_sizes": "8"}, "'auto' or a tuple with a width"),
-    ({"scale_inputs": "both"}, "scale_inputs is one of together, each; got 'both'"),
+    ({"scale_inputs": "both"}, "scale_inputs is one of auto, together, each; got 'both'"),
     ({"scale_inputs": None}, "scale_inputs is one of"),
     ({"hidden_layer_sizes": None}, "a tuple with a width"),
     ({"activation": "gelu"}, "activation is one of relu, .*; got 'gelu'; did you mean elu"),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from references.platonic_estimator import outputs, ridge, standardised
+from sklearn import datasets
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -71,10 +71,51 @@ def test_each_input_by_its_own_deviation_is_the_slow_one(rows):
     np.testing.assert_allclose(scores, outputs(table, np.eye(3)[y], *asked), atol=1e-9)
     with torch.no_grad():
         module = net.to_torch()(torch.from_numpy(table)).numpy()
-    np.testing.assert_allclose(module, scores, atol=1e-9)
+    np.testing.assert_allclose(module * net.temperature_, scores, atol=1e-9)
     assert net.record_.settings["scale_inputs"] == "each"
     other = clone(net).set_params(scale_inputs="together").fit(table, y)
     assert abs(other.decision_function(table) - scores).max() > 1e-3
+
+
+def worst_by_scale(x, y, column, **asked):
+    """Accuracy on rows left out, the worst over units of one column, and in its own."""
+    fitted = np.arange(len(x)) % 3 > 0
+    found = []
+    for scale in (1.0, 1e-6, 1e-3, 0.1, 10.0, 1e3, 1e6):
+        z = x.copy()
+        z[:, column] *= scale
+        net = PlatonicClassifier(**asked).fit(z[fitted], y[fitted])
+        found.append(net.score(z[~fitted], y[~fitted]))
+    return min(found), found[0]
+
+
+@pytest.mark.parametrize("kind", ["curved", "iris", "wine", "digits", "digits and noise"])
+def test_the_unit_of_one_column_does_not_matter_much(kind):
+    draw = np.random.default_rng(0)
+    if kind == "curved":
+        x = draw.normal(size=(400, 3))
+        y = np.digitize((x[:, :2] ** 2).sum(1), [0.8, 2.2])
+    else:
+        x, y = getattr(datasets, f"load_{kind.split()[0]}")(return_X_y=True)
+        order = draw.permutation(len(x))
+        x, y = x[order], y[order]
+    if kind == "digits and noise":
+        x = np.hstack([x, draw.normal(size=(len(x), 1))])
+    column = x.shape[1] - 1 if "noise" in kind or kind == "curved" else int(x.std(0).argmax())
+    worst, own = worst_by_scale(x, y, column)
+    assert worst > own - 0.06
+    if kind == "curved":
+        assert worst_by_scale(x, y, column, scale_inputs="together")[0] < own - 0.2
+
+
+def test_images_are_taken_together_as_they_are():
+    """Pixels of one range, some never fully lit: the same network as without a look at ranges."""
+    x, y = datasets.load_digits(return_X_y=True)
+    assert np.ptp(x, 0)[np.ptp(x, 0) > 0].min() < 2
+    one, other = (
+        PlatonicClassifier((30,), scale_inputs=by).fit(x, y) for by in ("auto", "together")
+    )
+    assert np.array_equal(one.decision_function(x), other.decision_function(x))
 
 
 def test_a_column_of_rounding_errors_is_one_that_never_changes(rows):
@@ -132,7 +173,7 @@ def test_automatic_width_is_never_about_the_rows_copies_counted(count, weight, w
 
 
 def test_defaults_do_not_sit_where_units_are_as_many_as_rows():
-    x, y = load_iris(return_X_y=True)
+    x, y = datasets.load_iris(return_X_y=True)
     accuracy = {
         widths: cross_val_score(
             make_pipeline(StandardScaler(), PlatonicClassifier(widths)), x, y, cv=5

@@ -107,7 +107,7 @@ def test_anything_that_can_be_read_again_will_do(rows):
 
 @pytest.mark.parametrize(
     ("projection", "ema", "passes"),
-    [("random", None, 4), ("sorted-pca", None, 8), (("sorted-pca", "pca"), None, 6)],
+    [("random", None, 5), ("sorted-pca", None, 9), (("sorted-pca", "pca"), None, 7)],
 )
 def test_passes_are_counted(rows, projection, ema, passes):
     x, y, _ = (each[:300] for each in rows)
@@ -135,7 +135,7 @@ def test_a_batch_is_forgotten_before_the_next_but_one_is_asked_for(rows):
             del part
 
     PlatonicClassifier((8,)).fit_batches(source)
-    assert len(given) == 6 * 5
+    assert len(given) == 6 * 6
 
 
 def test_given_classes_need_not_all_be_there(rows):

@@ -42,10 +42,11 @@ def test_a_reproduction_leaves_its_record(tmp_path, run, script):
         assert not record.holds  # digits are not MNIST
 
 
-def test_the_benchmark_leaves_its_record(tmp_path, run):
+@pytest.mark.parametrize("name", ["platonic_minute", "platonic_patches"])
+def test_the_benchmark_leaves_its_record(tmp_path, run, name):
     output = tmp_path / "found.json"
     run(
-        "benchmarks/platonic_minute.py",
+        f"benchmarks/{name}.py",
         "--scale",
         "tiny",
         "--threads",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.utils.metaestimators import available_if
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -33,10 +33,12 @@ from dovetail.closed_form.layers import (
     network_part,
     two_columns,
 )
+from dovetail.closed_form.patches import maps_of, patch_layer
 from dovetail.closed_form.platonic import platonic
 from dovetail.closed_form.rows import BLOCK, Block, HeldRows, Rows, StreamedRows
 from dovetail.closed_form.scaling import Scaling, Spread, scaling_of
 from dovetail.closed_form.settings import Settings, settings_of
+from dovetail.closed_form.sureness import temperature_while_fitting
 from dovetail.core.errors import shown
 from dovetail.core.progress import progress
 from dovetail.dist.group import check_group, told_by_each
@@ -72,7 +74,10 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         ema: Any = None,
         patience: Any = None,
         rank: Any = None,
-        scale_inputs: Any = "together",
+        scale_inputs: Any = "auto",
+        filters: Any = None,
+        patch_size: Any = None,
+        pool: Any = None,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -87,6 +92,9 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         self.patience = patience
         self.rank = rank
         self.scale_inputs = scale_inputs
+        self.filters = filters
+        self.patch_size = patch_size
+        self.pool = pool
 
     def outputs(self, X: Any) -> Tensor:
         """What the network gives for inputs ``[m, ...]``: ``[m, k]``, float64.
@@ -98,7 +106,8 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         refuse_other_kind(self.pixels_, raw.dtype == torch.uint8)
         layers, found = self._layers(), []
         for start in range(0, len(raw), BLOCK):
-            z = as_float(raw[start : start + BLOCK]).double().flatten(1)
+            some, front = raw[start : start + BLOCK], self.front_
+            z = as_float(some).double().flatten(1) if front is None else maps_of(front, some)
             for layer in layers:
                 z = layer(z)
             found.append(z)
@@ -122,8 +131,9 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             measured={"least squares distance": self.record_.distance},
         )
         *hidden, head = self._layers()
-        temperature = getattr(self, "temperature_", 1.0)
-        head = Layer(head.weights / temperature, head.bias / temperature, head.activation)
+        if told := vars(self).get("temperature_"):
+            head = Layer(head.weights / told, head.bias / told, head.activation)
+            origin = replace(origin, settings={**origin.settings, "temperature": told})
         return network_part(
             [*hidden, head],
             self.activation_,
@@ -132,6 +142,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             origin,
             classes=class_names(self.classes_) if hasattr(self, "classes_") else None,
             inputs=None if names is None else tuple(str(name) for name in names),
+            front=self.front_,
         )
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -143,6 +154,16 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         settings = settings_of(self, streamed=False)
         targets, reader = self._targets(), type(self)()
         read = read_batch((X, y, sample_weight), targets, reader, reset=True)
+        if settings.filters is not None:
+            images = read.x.reshape(len(read.x), *reader.input_shape_)
+            reader.front_ = patch_layer(
+                images,
+                settings.filters,
+                size=settings.patch_size,
+                pool=settings.pool,
+                seed=settings.seed,
+            )
+            read = read._replace(x=maps_of(reader.front_, images))
         spread = surveyed(lambda: (read,), targets)
         scaling = scaling_of(spread, read.x.shape[1], targets.width, settings.scale_inputs)
         rows = HeldRows(*scaling.scaled(weighed(read, targets.columns(read.y))))
@@ -192,17 +213,24 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         projections = settings.projections_for(len(scaling.centre), widths, spread.rows, copies)
         names = ("target_scale", "label_weight", "ridge", "solver", "ema", "patience", "rank")
         options = {name: getattr(settings, name) for name in names}
+        asked: dict[str, Any] = {
+            "widths": widths,
+            "activation": settings.activation,
+            "projections": projections,
+            "tries": settings.tries,
+            "seed": seed,
+            **options,
+        }
         # What is held takes moments: no progress is shown for it.
         with progress("fitting", len(widths), show=False if stream is None else None) as step:
             network = platonic(
-                rows,
-                widths,
-                activation=settings.activation,
-                projections=projections,
-                tries=settings.tries,
-                seed=seed,
-                on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}"),
-                **options,
+                rows, **asked, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}")
+            )
+        read = {name: value for name, value in vars(reader).items() if name.endswith("_")}
+        learnt: dict[str, Any] = {"front_": None, **read, **targets.learnt}
+        if is_classifier(self):
+            learnt["temperature_"] = temperature_while_fitting(
+                network, rows, lambda some: platonic(some, **asked)
             )
         layers, named = scaling.folded(network), isinstance(self.activation, str)
         record = PlatonicFit(
@@ -213,6 +241,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
                 "n_tries": settings.tries,
                 **options,
                 "scale_inputs": settings.scale_inputs,
+                "filters": settings.filters,
                 "seed": seed,
             },
             n=spread.rows,
@@ -229,8 +258,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         )
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        learnt = {name: value for name, value in vars(reader).items() if name.endswith("_")}
-        for name, value in (learnt | targets.learnt).items():
+        for name, value in learnt.items():
             setattr(self, name, value)
         # As a module holds them, so that it multiplies in the same order: where the condition is
         # bad, another order of the same sums is visible in the outputs.
@@ -274,7 +302,7 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
     -1 and +1 for two classes, else one-hot.  There is no step size, no epoch, no gradient.
 
     Inputs are rows, or images of any shape (flattened; bytes are divided by 255).  They are centred
-    each, and scaled by one number for all; inputs of unlike units want ``scale_inputs="each"``.
+    each, brought to ranges that are not too far apart, and scaled by one number for all.
 
     Args:
         hidden_layer_sizes: A width for each hidden layer; ``()`` for none, which is ridge;
@@ -304,16 +332,24 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
             that is fewer numbers (:mod:`~dovetail.closed_form.layers`): wider for as many
             weights.  ``None`` leaves them whole.
         scale_inputs: ``"together"`` divides all inputs by one number, ``"each"`` each by its own
-            deviation (:mod:`~dovetail.closed_form.scaling`); either is folded into the weights.
+            deviation, ``"auto"`` all by one number once none reaches more than twice as far as
+            most, or less than half (:mod:`~dovetail.closed_form.scaling`).  It is folded into the
+            weights.
+        filters: How many filters, patches of the images, to put in front
+            (:mod:`~dovetail.closed_form.patches`); ``None`` for none.
+        patch_size: Their side; ``None`` for a quarter of the image's, from 3 to 7.
+        pool: Side of the squares that their answers are averaged over; ``None`` for what leaves
+            maps of about 4 by 4.
 
     After :meth:`fit`: ``classes_``; ``coefs_`` and ``intercepts_`` of all layers, on raw inputs;
     ``factors_``, for each hidden layer the two whose product its weights are, or ``None``;
-    ``n_layers_``, inputs and outputs included; ``fits_``, a
+    ``front_``, the filters or ``None``; ``n_layers_``, inputs and outputs included; ``fits_``, a
     :class:`~dovetail.closed_form.platonic.LayerFit` for each hidden layer; ``distances_`` and
     ``conditions_`` from them; ``record_`` with a view.
 
-    There are no probabilities at first: the scores are least squares, and rows that were fitted
-    cannot say how far to trust them.  :meth:`calibrate` makes some by rows held out.
+    The scores are least squares, no logits; ``temperature_`` is what they are divided by before
+    the softmax, found by leaving rows out (:mod:`~dovetail.closed_form.sureness`).
+    :meth:`calibrate` finds it anew by rows held out.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).uniform(-1, 1, (200, 2))
@@ -345,11 +381,6 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
     def logits(self, X: Any) -> Tensor:
         """The scores ``[m, c]``, float64, a column a class: of least squares, of any size."""
         return self.outputs(X)
-
-    @available_if(lambda estimator: hasattr(estimator, "temperature_"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities ``[m, c]`` in the order of ``classes_``, after :meth:`calibrate`."""
-        return super().predict_proba(X)
 
     def _temperature_for(self, logits: Tensor, codes: Tensor) -> float:
         return temperature_of(logits, codes)

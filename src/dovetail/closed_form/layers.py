@@ -34,6 +34,7 @@ from dovetail.parts.facts import Origin
 from dovetail.parts.modules import dtype_name
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
+from dovetail.parts.zoo.patches import Patches
 
 __all__ = [
     "ACTIVATIONS",
@@ -189,6 +190,7 @@ def network_part(
     *,
     classes: tuple[str, ...] | None = None,
     inputs: tuple[str, ...] | None = None,
+    front: Patches | None = None,
 ) -> Part:
     """The layers (the last is the head) as a part that ``mlp`` rebuilds, or several in a row.
 
@@ -200,6 +202,7 @@ def network_part(
         origin: What the part says of itself.
         classes: Names of the outputs; without any they are numbers.
         inputs: Names of the inputs, where known.
+        front: Filters before the first layer; ``patch-mlp`` rebuilds them.
 
     >>> line = Layer(torch.ones(2, 1).double(), torch.zeros(1).double(), nn.Identity())
     >>> network_part([line], "relu", (2,), torch.float64, Origin(how="closed-form"))
@@ -208,10 +211,14 @@ def network_part(
     if dtype not in (torch.float32, torch.float64):
         raise SettingsError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
     ours = isinstance(activation, str) and activation in ACTIVATIONS
-    recipe, names = _recipe(layers, activation if ours else "identity", shape, dtype_name(dtype))
+    named = activation if ours else "identity"
+    recipe, names = _recipe(layers, named, shape, dtype_name(dtype), front)
     with seeded(0, "weights"):  # drawn to be replaced, and the user's generator stays as it is
         module = rebuild(recipe)
     state: dict[str, Tensor] = {}
+    if front is not None:
+        before = "0." * isinstance(recipe, Join)
+        state = {f"{before}patches.{name}": each for name, each in front.state_dict().items()}
     for name, layer in zip(names, layers, strict=True):
         place = name if layer is layers[-1] else f"{name}.linear"
         state |= {f"{place}.weight": layer.weights.T, f"{place}.bias": layer.bias}
@@ -231,7 +238,11 @@ def network_part(
 
 
 def _recipe(
-    layers: list[Layer], activation: str, shape: tuple[int, ...], dtype: str
+    layers: list[Layer],
+    activation: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    front: Patches | None,
 ) -> tuple[Recipe, list[str]]:
     """What rebuilds the layers, and where each of them is in it.
 
@@ -239,6 +250,17 @@ def _recipe(
     the fronts of perceptrons in a row; the last is a whole one.
     """
     *hidden, head = layers
+    network, filters = "mlp", {}
+    if front is not None:
+        network, filters = (
+            "patch-mlp",
+            {
+                "filters": front.filters.out_channels,
+                "patch": front.size,
+                "pool": front.pool,
+                "contrast": front.contrast,
+            },
+        )
     runs = [list(run) for _, run in groupby(hidden, _is_linear)] or [[]]
     recipes: list[Recipe] = []
     names: list[str] = []
@@ -250,12 +272,14 @@ def _recipe(
             "hidden": tuple(layer.weights.shape[1] for layer in run),
             "activation": "identity" if run and _is_linear(run[0]) else activation,
             "dtype": dtype,
+            **filters,
         }
-        whole = Build("mlp", to_plain(find_builder("mlp").arguments(args)))
+        whole = Build(network, to_plain(find_builder(network).arguments(args)))
         recipes.append(whole if last else Cut(whole, f"hidden{len(run)}", "front"))
         names += [f"{before}hidden{i}" for i in range(1, len(run) + 1)]
         names += [f"{before}head"] * last
         shape = (run[-1].weights.shape[1],) if run else shape
+        network, filters = "mlp", {}
     return (recipes[0] if len(recipes) == 1 else Join(tuple(recipes))), names
 
 

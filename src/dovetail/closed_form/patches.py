@@ -1,87 +1,111 @@
-r"""A convolutional first layer by the recurrence on patches.
+r"""A convolutional first layer whose filters are patches of the images: no label, no gradient.
 
-A convolution is one linear layer applied to every patch of an image, so what gives the weights of
-a layer from rows gives filters from patches :math:`p \in \mathbb{R}^{c s^2}`, each with the label
-of its image.  The mean of a patch is taken off first: filters then add up to zero and answer to
-shape, not to brightness.  Patches of one colour have no shape and are left out; they would be
-most of the rows of a drawing.  Behind the filters, a ReLU and average pooling bring the image down
-to a size that dense layers can take.
+Patches are made alike in light and contrast, :math:`\hat p = (p - \mu_p) / \sqrt{v_p + \epsilon}`
+with their own mean and variance, and whitened: with the mean :math:`m` and the covariance
+:math:`\Sigma` of all :math:`\hat p`
+
+.. math:: u = A\,(\hat p - m), \qquad
+          A = (\Sigma + \delta \tfrac{\operatorname{tr} \Sigma}{d} I)^{-1/2} ,
+
+so that neighbouring pixels, which nearly agree, do not outweigh what tells patches apart.  Some of
+the :math:`u`, evenly spaced along their first principal component and of length one, are the
+filters; :math:`u_i^\top A (\hat p - m)` is one filter :math:`A u_i` on :math:`\hat p`.  Patches of
+one colour have no shape and are left out: they would be most of a drawing.
+
+What a filter answers is kept in both signs, and averaged over squares
+(:class:`~dovetail.parts.zoo.patches.Patches`).  (After Coates, Ng and Lee, 2011.)
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from dovetail.closed_form.platonic import platonic
-from dovetail.closed_form.rows import HeldRows
+from dovetail.closed_form.projections import evenly
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.parts.zoo.patches import Patches
 from dovetail.tasks.arrays import as_float
 
-__all__ = ["patch_layer", "patches_of"]
+__all__ = ["maps_of", "patch_layer", "patches_of"]
 
 SAMPLE = 100_000
 """Patches that are looked at: some thousand a weight of a filter."""
+FLAT, NEARLY_WHITE = 0.1, 1.0
+r""":math:`\epsilon` in units of the mean variance of patches, and :math:`\delta`."""
+SIDES, MAPS = (3, 7), 4
+"""Of a patch: a quarter of the image's, within these limits; and of the maps, about."""
+AT_ONCE = 64
+"""Images whose maps are made at once: they and what is between fit into a processor's cache."""
 
 
 def patch_layer(
     images: Tensor,
-    labels: Tensor,
-    filters: int,
+    filters: int = 32,
     *,
-    size: int = 5,
-    pool: int = 4,
-    projection: str = "pca",
+    size: int | None = None,
+    pool: int | None = None,
     seed: int = 0,
-) -> nn.Sequential:
-    """Filters, ReLU and average pooling: images ``[n, c, h, w]`` to maps ``[n, filters, ., .]``.
+) -> Patches:
+    """Filters of both signs and average pooling, ``[n, c, h, w]`` to ``[n, 2 filters, h', w']``.
 
     Args:
         images: Those to learn from; bytes are divided by 255, as estimators and parts do.
-        labels: Their classes, integers ``[n]``.
         filters: How many.
-        size: Side of a patch.
-        pool: Side of the squares that are averaged, after the filters.
-        projection: ``"pca"`` (platonic PCA, at most as many filters as a patch has numbers and the
-            labels classes), ``"random"``, or ``"sorted-pca"`` (patches as filters).
-        seed: Of the patches looked at, and of random projections.
+        size: Side of a patch; unless said a quarter of the image's, from 3 to 7.
+        pool: Side of the squares that are averaged; unless said what leaves maps of 4 by 4.
+        seed: Of the patches looked at.
 
     Returns:
         The layer as a float64 module, to put in front of what is fitted to its maps.
 
-    >>> x, y = torch.rand(20, 1, 8, 8), torch.arange(20) % 2
-    >>> front = patch_layer(x, y, 6, size=3, pool=2)
-    >>> front(x.double()).shape
-    torch.Size([20, 6, 3, 3])
+    >>> x = torch.rand(20, 1, 8, 8)
+    >>> patch_layer(x, 6, size=3, pool=2)(x).shape
+    torch.Size([20, 12, 3, 3])
     """
-    if images.ndim != 4 or labels.shape != (len(images),) or len(images) == 0:
-        raise TaskError(
-            "patches are of images [n, c, h, w] with a label [n] each; got "
-            f"{list(images.shape)} and {list(labels.shape)}"
-        )
-    side = min(images.shape[2:])
+    if images.ndim != 4 or len(images) == 0:
+        raise TaskError(f"patches are of images [n, c, h, w]; got {list(images.shape)}")
+    channels, side = images.shape[1], min(images.shape[2:])
+    size = min(max(side // 4, SIDES[0]), SIDES[1]) if size is None else size
+    pool = max(1, (side - size + 1) // MAPS) if pool is None else pool
     if size < 1 or pool < 1 or size + pool - 1 > side:
         raise SettingsError(
             f"patches of side {size} pooled by {pool} need images of side {size + pool - 1} or "
             f"more; these have {side}: take smaller ones"
         )
-    if labels.is_floating_point() or int(labels.min()) < 0:
-        raise TaskError("labels are classes by number, from zero up")
-    rows, owners = patches_of(images, size, SAMPLE, seed)
-    told = one_hot(labels.long()).double()[owners]
-    layer = platonic(HeldRows(rows, told), (filters,), projections=(projection,), seed=seed)
-    found = layer.layers[0]
-    convolution = nn.Conv2d(images.shape[1], filters, size, dtype=torch.float64)
-    weights = found.weights.T.reshape(filters, images.shape[1], size, size)
-    convolution.load_state_dict({"weight": weights, "bias": found.bias})
-    return nn.Sequential(
-        OrderedDict(filters=convolution, act=nn.ReLU(), pool=nn.AvgPool2d(pool))
-    ).requires_grad_(False)
+    rows, _ = patches_of(images, size, SAMPLE, seed)
+    if not 1 <= filters <= len(rows):
+        raise SettingsError(
+            f"filters are patches: from 1 to {len(rows)} of them, as many as there are; got "
+            f"{filters}"
+        )
+    variance = rows.square().mean(1, keepdim=True)
+    contrast = FLAT * float(variance.mean())
+    alike = rows / (variance + contrast).sqrt()
+    mean = alike.mean(0)
+    alike -= mean
+    spread, axes = torch.linalg.eigh(alike.T @ alike / len(alike))
+    whitening = (axes * (spread.clamp(min=0) + NEARLY_WHITE * spread.mean()).rsqrt()) @ axes.T
+    chosen = alike[evenly(alike @ axes[:, -1], None, filters)] @ whitening
+    weights = normalize(chosen, dim=1) @ whitening
+    layer = Patches(channels, filters=filters, size=size, pool=pool, contrast=contrast).double()
+    layer.filters.load_state_dict(
+        {"weight": weights.reshape(layer.filters.weight.shape), "bias": -weights @ mean}
+    )
+    return layer.requires_grad_(False)
+
+
+def maps_of(layer: Patches, images: Tensor) -> Tensor:
+    """What a layer makes of images ``[n, c, h, w]``, as rows ``[n, d]`` of float64, bit by bit.
+
+    >>> x = torch.rand(20, 1, 8, 8)
+    >>> maps_of(patch_layer(x, 6, size=3, pool=2), x).shape
+    torch.Size([20, 108])
+    """
+    return torch.cat([layer(as_float(some)).flatten(1) for some in torch.split(images, AT_ONCE)])
 
 
 def patches_of(images: Tensor, size: int, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:

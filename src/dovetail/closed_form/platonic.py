@@ -14,6 +14,11 @@ mixture of what the layer has and of what it should tell.  The last layer is lea
 
 which also decides between several projections tried for one layer.
 
+Where inputs are more than rows, :math:`d > n`, the rows are turned into their own span first:
+:math:`X = A Q^\top` with :math:`Q \in \mathbb{R}^{d \times n}` of orthonormal columns.  Nothing of
+the recurrence feels a turn, so it goes on with :math:`A`, whose products are :math:`n \times n`
+(the dual problem), and the first layer becomes :math:`Q W_1`.
+
 (Thesis "Efficient deep learning", chapter 7.)
 """
 
@@ -22,7 +27,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,7 +42,7 @@ from dovetail.closed_form.projections import (
     balanced,
     propose,
 )
-from dovetail.closed_form.rows import HeldRows, Rows, check_alike, moments_of, reweighed
+from dovetail.closed_form.rows import Block, HeldRows, Rows, check_alike, moments_of, reweighed
 from dovetail.closed_form.solvers import (
     Cholesky,
     Direct,
@@ -68,6 +73,9 @@ FAR = 2.0**64
 """Targets grow by the root of the width a layer, and unbounded activations let them.  As far out as
 this every one of them is linear on either side, to the last digit, so a factor means nothing."""
 
+FREE = 1e-6
+"""What a leverage must leave of one: less is rounding."""
+
 
 @dataclass(frozen=True)
 class LayerFit:
@@ -85,12 +93,19 @@ class LayerFit:
 
 @dataclass(frozen=True)
 class Platonic:
-    """A network in layers, and the story of its fitting; ``start`` is the LSD of the inputs."""
+    """A network in layers, and the story of its fitting; ``start`` is the LSD of the inputs.
+
+    ``moments`` are of what enters the head, ``solved`` is what it was solved with, in the span of
+    the rows (``basis``) if that is the inputs and they are many.
+    """
 
     layers: tuple[Layer, ...]
     head: Layer
     start: LayerFit
     fits: tuple[LayerFit, ...]
+    moments: Moments
+    solved: Solver
+    basis: Tensor | None = None
 
     def hidden(self, x: Tensor) -> Tensor:
         """What the last hidden layer makes of rows ``[n, d]``."""
@@ -101,6 +116,24 @@ class Platonic:
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs ``[n, k]`` of rows ``[n, d]``."""
         return self.head(self.hidden(x))
+
+    def left_out(self, rows: Block) -> Tensor:
+        r"""What a head fitted without the row would say of each row ``[n, k]``: no second fit.
+
+        For ridge with an intercept, :math:`y_i - (y_i - \hat y_i) / (1 - h_i)` with the leverage
+        :math:`h_i = \tfrac1n + \tilde z_i^\top (S + \lambda I)^{-1} \tilde z_i`.  (The layers
+        before it have seen the row.)  Of a row that nothing but itself determines it is the mean.
+
+        >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]]).double()
+        >>> net = platonic(HeldRows(x, x.square()), (), ridge=0.0)
+        >>> net.left_out(Block(x[:1], x[:1].square()))  # the line through the others is 4 x - 10/3
+        tensor([[-3.3333]], dtype=torch.float64)
+        """
+        z = self.hidden(rows.z)
+        centred = (z if self.basis is None else z @ self.basis) - self.moments.feature_mean
+        free = 1 - 1 / self.moments.weight - self.solved.leverage(centred)[:, None]
+        told = rows.y - (rows.y - self.head(z)) / free
+        return torch.where(free > FREE, told, self.moments.target_mean)
 
 
 def platonic(
@@ -155,13 +188,15 @@ def platonic(
     _check(widths, projections, tries, target_scale, label_weight, solver, ridge, ema, patience)
     if rank is not None and rank < 1:
         raise SettingsError(f"rank is one or more, or None; got {rank}")
+    rows, basis = _in_their_span(rows) if projections[0] != "elm" else (rows, None)
     moments = moments_of(rows)
     solved = factorised(rows, moments, solver, ridge)
     head = _head(moments, solved)
-    start = _fit_of(rows, moments, solved, head, moments.d, "inputs", 0.0, 0, began)
+    inputs = moments.d if basis is None else len(basis)
+    start = _fit_of(rows, moments, solved, head, inputs, "inputs", 0.0, 0, began)
     layers: list[Layer] = []
     fits: list[LayerFit] = []
-    lowest, kept, best_head = math.inf, 0, head
+    lowest, kept, best = math.inf, 0, (head, moments, solved)
     for i, width in enumerate(widths):
         began = time.perf_counter()
         by = projections[min(i, len(projections) - 1)]
@@ -169,7 +204,7 @@ def platonic(
         if ema is not None and i > 0 and {"pca", "random"} & {*projections[i:], projections[-1]}:
             rows = rows.judged(head, ema)
             weighed = reweighed(rows, moments) if by in ("pca", "random") else moments
-        known = Known(rows, moments, solved, weighed)
+        known = Known(rows, moments, solved, weighed, basis if i == 0 else None)
         weight = (
             LABEL_WEIGHTS.get(by, 0.0) * balanced(weighed)
             if isinstance(label_weight, str)
@@ -202,17 +237,31 @@ def platonic(
         if on_layer is not None:
             on_layer(i, fits[-1])
         if patience is None or fits[-1].distance < lowest:
-            lowest, kept, best_head = fits[-1].distance, i + 1, head
+            lowest, kept, best = fits[-1].distance, i + 1, (head, moments, solved)
         elif i + 1 - kept >= patience:
             break
-    return Platonic(tuple(layers[:kept]), best_head, start, tuple(fits))
+    head, moments, solved = best
+    found = [*layers[:kept], head]
+    if basis is not None:
+        found[0] = replace(found[0], weights=basis @ found[0].weights)
+    spanned = None if kept else basis
+    return Platonic(tuple(found[:-1]), found[-1], start, tuple(fits), moments, solved, spanned)
+
+
+def _in_their_span(rows: Rows) -> tuple[Rows, Tensor | None]:
+    """Held rows of more inputs than rows by what they are in their own span, and its basis."""
+    if not isinstance(rows, HeldRows) or rows.shared or len(rows.z) >= rows.z.shape[1]:
+        return rows, None
+    basis, triangle = torch.linalg.qr(rows.z.T)
+    return replace(rows, z=triangle.T.contiguous()), basis
 
 
 def factorised(rows: Rows, moments: Moments, solver: str, ridge: float | str) -> Solver:
     """The solver that was asked for, or a sensible one: see :data:`SOLVERS`."""
     held = rows if isinstance(rows, HeldRows) and not rows.shared else None
     penalty = None if isinstance(ridge, str) else float(ridge)
-    work = moments.rows * moments.d**2
+    fewer, more = sorted((moments.rows, moments.d))
+    work = more * fewer**2
     if solver == "auto" and held is not None and work <= FEW:
         solver = "pinv"
     if solver in ("pinv", "lstsq"):

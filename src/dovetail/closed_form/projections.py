@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from dovetail.closed_form.layers import Activation, Layer
-from dovetail.closed_form.rows import Added, Rows, check_alike
-from dovetail.closed_form.solvers import Solver
+from dovetail.closed_form.rows import Added, Chained, Rows, check_alike
+from dovetail.closed_form.solvers import Solver, Spectral
 from dovetail.core.errors import SettingsError
 from dovetail.dist.group import merge_across, rank_and_size, told_by_each
 from dovetail.linalg.moments import Moments
@@ -55,6 +55,9 @@ class Known:
     solved: Solver
     weighed: Moments
     """The moments whose labels are weighed by importance; the plain ones without."""
+    basis: Tensor | None = None
+    """Of the span that the rows are told in, ``[inputs, d]``, where that is not all of them.  What
+    is drawn, and the signs of components, are the inputs', so that it makes no difference."""
 
 
 def balanced(moments: Moments) -> float:
@@ -92,12 +95,16 @@ def propose(
     if known.weighed is not known.moments:  # labels in the target, too, are weighed by importance
         labels = known.solved.solve(known.weighed.cross)
     if by == "pca":
-        chosen = components(known.weighed, IN_COMPONENTS * balanced(known.weighed), width)
+        labels_weigh = IN_COMPONENTS * balanced(known.weighed)
+        chosen = components(known.weighed, labels_weigh, width, known.basis)
         carried, told = chosen[:d], label_weight * chosen[d:]
         weights = target_scale * (known.solved.carry(carried) + labels @ told)
         return Layer(weights, -known.moments.feature_mean @ weights, activation)
-    drawn = _normal(1 + d + k, width, generator, device)
-    constant, carried, told = drawn[0], drawn[1 : d + 1], label_weight * drawn[d + 1 :]
+    inputs = d if known.basis is None else len(known.basis)
+    drawn = _normal(1 + inputs + k, width, generator, device)
+    constant, carried, told = drawn[0], drawn[1 : inputs + 1], label_weight * drawn[inputs + 1 :]
+    if known.basis is not None:
+        carried = known.basis.T @ carried
     if by == "labels":
         constant, carried = torch.zeros_like(constant), torch.zeros_like(carried)
     weights = target_scale * (known.solved.carry(carried) + labels @ told)
@@ -105,10 +112,13 @@ def propose(
     return Layer(weights, target_scale * mean - known.moments.feature_mean @ weights, activation)
 
 
-def components(moments: Moments, label_weight: float, width: int) -> Tensor:
+def components(
+    moments: Moments, label_weight: float, width: int, basis: Tensor | None = None
+) -> Tensor:
     r"""The first principal components of the centred :math:`[Z \mid b Y]`, ``[d + k, width]``.
 
-    The sign of a component is its largest entry's.
+    The sign of a component is its largest entry's, of the inputs' where a ``basis [inputs, d]`` of
+    the features is given.
 
     >>> z, y = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [0.0], [0.0]])
     >>> components(Moments(1, 1).update(z, y), 1.0, 1).T
@@ -124,8 +134,17 @@ def components(moments: Moments, label_weight: float, width: int) -> Tensor:
     scale[d:] = label_weight
     vectors: Tensor = torch.linalg.eigh(moments.scatter * scale[:, None] * scale)[1]
     chosen = vectors.flip(1)[:, :width]
-    signs: Tensor = chosen.gather(0, chosen.abs().argmax(0, keepdim=True)).sign()
-    return chosen * signs
+    return chosen * _signs(torch.cat([_of_inputs(chosen[:d], basis), chosen[d:]]))
+
+
+def _of_inputs(directions: Tensor, basis: Tensor | None) -> Tensor:
+    """Directions ``[d, c]`` of features as those of the inputs whose span they are told in."""
+    return directions if basis is None else basis @ directions
+
+
+def _signs(directions: Tensor) -> Tensor:
+    """The sign of the largest entry of each column, ``[1, c]``."""
+    return directions.gather(0, directions.abs().argmax(0, keepdim=True)).sign()
 
 
 def _sorted_rows(known: Known, width: int, activation: Activation, target_scale: float) -> Layer:
@@ -142,8 +161,10 @@ def _sorted_rows(known: Known, width: int, activation: Activation, target_scale:
             f"are {moments.rows}; take fewer units or projection='random'"
         )
     mean = moments.feature_mean
-    first = torch.linalg.eigh(moments.features)[1][:, -1]
-    first = first * first[first.abs().argmax()].sign()
+    first = known.solved.first if isinstance(known.solved, Spectral) else None
+    if first is None:
+        first = torch.linalg.eigh(moments.features)[1][:, -1]
+    first = first * _signs(_of_inputs(first[:, None], known.basis))[0]
     places, heavy, start = _places(known.rows, moments.rows, mean, first)
     picked = _picked(known.rows, evenly(places, heavy, width) - start, moments.d)
     weights = (picked - mean).T
@@ -191,7 +212,7 @@ def _places(
     both = both[:seen]
     if rows.shared:
         start = sum(told_by_each(len(both))[: rank_and_size()[0]])
-        both = merge_across(_Chained(both)).tensor
+        both = merge_across(Chained(both)).tensor
     return both[:, 0], None if bool((both[:, 1] == 1).all()) else both[:, 1], start
 
 
@@ -204,17 +225,6 @@ def _picked(rows: Rows, places: Tensor, d: int) -> Tensor:
         found[here] = block.z[places[here] - start]
         start += len(block.z)
     return merge_across(Added(found)).tensor if rows.shared else found
-
-
-class _Chained(Added):
-    """One process's rows after another's."""
-
-    @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> _Chained:
-        return cls(state["tensor"])
-
-    def merge(self, other: Added) -> _Chained:
-        return _Chained(torch.cat([self.tensor, other.tensor]))
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator, device: torch.device) -> Tensor:

@@ -29,6 +29,7 @@ from dovetail.linalg.moments import Moments
 __all__ = [
     "Added",
     "Block",
+    "Chained",
     "HeldRows",
     "Judge",
     "Rows",
@@ -319,13 +320,25 @@ class Added:
         return {"tensor": self.tensor}
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> Added:
+    def from_state(cls, state: dict[str, Tensor]) -> Self:
         """What :meth:`state` gave."""
         return cls(state["tensor"])
 
-    def merge(self, other: Added) -> Added:
+    def merge(self, other: Self) -> Self:
         """Add another."""
-        return Added(self.tensor + other.tensor)
+        return type(self)(self.tensor + other.tensor)
+
+
+class Chained(Added):
+    """One process's rows after another's.
+
+    >>> Chained(torch.ones(2, 1)).merge(Chained(torch.zeros(1, 1))).tensor.T
+    tensor([[1., 1., 0.]])
+    """
+
+    def merge(self, other: Self) -> Self:
+        """Put the rows of another behind."""
+        return type(self)(torch.cat([self.tensor, other.tensor]))
 
 
 def _checked(block: Block) -> Block:

@@ -1,13 +1,24 @@
 r"""Inputs and targets as the recurrence wants them, and its network as the user wants it.
 
-Each input is centred, and all are divided by one number, the root of their mean variance:
+Each input is centred, and all are divided by one number, the root of their mean variance
+(``"together"``):
 
 .. math:: z = (x - \bar x) / s, \qquad s^2 = \tfrac1d \textstyle\sum_j \operatorname{Var} x_j .
 
 So neither an offset nor the unit of the inputs changes the network, while inputs of unequal spread
 stay unequal (pixels at the border of images are best left small).  An input that never changes
-counts for nothing.  Of columns of unlike units (age, income) none is comparable with another, and
-each is divided by its own deviation instead, :math:`s_j^2 = \operatorname{Var} x_j`.
+counts for nothing.  Columns of unlike units (age, income) can each be divided by their own
+deviation, :math:`s_j^2 = \operatorname{Var} x_j` (``"each"``).
+
+Unless said (``"auto"``), inputs are taken together, but none is to drown the others or to be lost
+among them: one whose range :math:`r_j` (greatest less least value) is more than twice the median
+:math:`m` of all ranges, or less than half of it, is first brought to that,
+
+.. math:: x_j \leftarrow x_j \, \min(\max(r_j, m / 2), 2 m) / r_j .
+
+The range, not the deviation, because a pixel that is rarely lit deviates little and reaches as far
+as any.  Where most inputs share their least value (the background of images), those that do and
+reach less far are pixels that were never fully lit, and stay small.
 
 Numbers to predict are standardised column by column.
 
@@ -35,11 +46,15 @@ __all__ = [
     "scaling_of",
 ]
 
-SCALES = ("together", "each")
-"""What inputs are divided by: one number for all, or each by its own deviation."""
+SCALES = ("auto", "together", "each")
+"""What inputs are divided by: one number for all (once their ranges are alike, or as they are), or
+each by its own deviation."""
+
+ALIKE = 2.0
+"""Ranges within this factor of the median are of inputs in like units."""
 
 ROUNDED = 16 * torch.finfo(torch.float64).eps
-"""A deviation of so little, relatively, is what rounding makes of one and the same number."""
+"""A range of so little, relatively, is what rounding makes of one and the same number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +95,7 @@ class Scaling:
         return [replace(first, weights=weights, bias=first.bias - self.centre @ weights), *rest]
 
 
-def scaling_of(spread: Spread, inputs: int, columns: int, by: str = "together") -> Scaling:
+def scaling_of(spread: Spread, inputs: int, columns: int, by: str = "auto") -> Scaling:
     """The scaling of ``inputs`` inputs; what the spread knows beyond is of numbers to predict.
 
     Args:
@@ -95,18 +110,21 @@ def scaling_of(spread: Spread, inputs: int, columns: int, by: str = "together") 
     tensor([1.0000, 0.2500], dtype=torch.float64)
     """
     changes, power = ~spread.constant[:inputs], spread.variance[:inputs]
-    if by == "each":
-        changes &= power.sqrt() > ROUNDED * spread.mean[:inputs].abs()
-    else:
-        power = (power * changes).mean().expand(inputs)
+    low, high, alike = spread.low[:inputs], spread.high[:inputs], torch.ones_like(power)
+    if by != "together":
+        changes &= high - low > ROUNDED * spread.mean[:inputs].abs()
+    if by == "auto" and bool(changes.any()):
+        alike[changes] = _ranges_made_alike(low[changes], high[changes])
+    if by != "each":
+        power = (power * alike.square() * changes).mean().expand(inputs)
     if bool((changes & ~((power > 1e-280) & (power < 1e280))).any()):
         raise TaskError(
-            f"the inputs reach from {float(spread.low[:inputs].min()):.3g} to "
-            f"{float(spread.high[:inputs].max()):.3g}, and products of such numbers are beyond "
-            "float64; bring them nearer to one"
+            f"the inputs reach from {float(low.min()):.3g} to {float(high.max()):.3g}, and "
+            "products of such numbers are beyond float64; bring them nearer to one"
         )
     both = zip(power.tolist(), changes.tolist(), strict=True)
     factor = torch.tensor([p**-0.5 if moves else 0.0 for p, moves in both], dtype=torch.float64)
+    factor *= alike
     centre, scale = torch.zeros(columns).double(), torch.ones(columns).double()
     if len(spread.mean) > inputs:
         centre = spread.mean[inputs:]
@@ -121,6 +139,24 @@ def scaling_of(spread: Spread, inputs: int, columns: int, by: str = "together") 
     return Scaling(
         spread.mean[:inputs], factor, centre, scale.reciprocal(), row_weight=spread.row_weight
     )
+
+
+def _ranges_made_alike(low: Tensor, high: Tensor) -> Tensor:
+    """What to multiply inputs by so that none of their ranges is far from the median ``[d]``.
+
+    >>> _ranges_made_alike(torch.zeros(4), torch.tensor([1.0, 1.0, 10.0, 0.1]))
+    tensor([1.0000, 1.0000, 0.2000, 1.0000])
+    >>> _ranges_made_alike(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 2.125]))
+    tensor([1., 1., 4.])
+    """
+    ranges = high - low
+    ordered = ranges.log().sort().values
+    typical = float((ordered[(len(low) - 1) // 2] + ordered[len(low) // 2]).div(2).exp())
+    background = low == low.mode().values
+    if 2 * int(background.sum()) <= len(low):
+        background = torch.zeros_like(background)
+    wanted = ranges.clamp(typical / ALIKE, typical * ALIKE)
+    return torch.where(background & (ranges < typical), 1.0, wanted / ranges)
 
 
 class Spread:

@@ -51,6 +51,9 @@ class Settings:
     patience: int | None
     rank: int | None
     scale_inputs: str
+    filters: int | None
+    patch_size: int | None
+    pool: int | None
     seed: int
 
     def widths_for(self, rows: float) -> tuple[int, ...]:
@@ -66,11 +69,13 @@ class Settings:
 
         ``"auto"`` is sorted PCA for the first layer where there are inputs enough to have
         directions and rows enough to choose from (``copies``, where whole weights count as so
-        many rows; sorted PCA picks from ``rows``); random projections for all else.
+        many rows; sorted PCA picks from ``rows``); random projections for all else, and behind
+        filters, where they are better by a point (``benchmarks/platonic_patches.py``).
         """
         if self.projections:
             return self.projections
-        if widths and inputs >= WIDE and copies >= ENOUGH and widths[0] <= rows:
+        plain = self.filters is None
+        if plain and widths and inputs >= WIDE and copies >= ENOUGH and widths[0] <= rows:
             return ("sorted-pca", "random")
         return ("random",)
 
@@ -91,6 +96,11 @@ def settings_of(given: Any, *, streamed: bool) -> Settings:
             f"solver={solver!r} needs all rows in memory; with batches say 'cholesky', 'eigen' or "
             "'auto'"
         )
+    if streamed and given.filters is not None:
+        raise SettingsError(
+            "filters are patches of images in memory; with batches make the layer of some of them, "
+            "patch_layer(images, filters), and give batches of its maps"
+        )
     return Settings(
         widths=widths,
         activation=_activation(given.activation),
@@ -101,8 +111,10 @@ def settings_of(given: Any, *, streamed: bool) -> Settings:
         ridge=_auto("ridge", given.ridge),
         solver=solver,
         ema=None if given.ema is None else _share("ema", given.ema),
-        patience=None if given.patience is None else _whole("patience", given.patience),
-        rank=None if given.rank is None else _whole("rank", given.rank),
+        **{
+            name: None if getattr(given, name) is None else _whole(name, getattr(given, name))
+            for name in ("patience", "rank", "filters", "patch_size", "pool")
+        },
         scale_inputs=_one_of("scale_inputs", given.scale_inputs, SCALES),
         seed=seed_of(given.random_state),
     )

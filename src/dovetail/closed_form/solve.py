@@ -19,14 +19,6 @@ from dovetail.train.fit import Fit
 
 __all__ = ["solve"]
 
-_SCALED = {
-    "each": "Each column was divided by its own deviation, which is in the weights; --set "
-    "scale_inputs=together takes one number for all.",
-    "together": "All columns were divided by one number; without --set scale_inputs=together each "
-    "is by its own deviation.",
-}
-"""What is said of a table."""
-
 
 def solve(
     task: Task,
@@ -41,8 +33,7 @@ def solve(
     """Fit a multi-layer perceptron to the training split of a task, in closed form.
 
     Args:
-        task: Of classes or numbers.  The columns of a table are of unlike units, and are divided by
-            their deviations each, unless ``scale_inputs`` says otherwise.
+        task: Of classes or numbers.
         hidden: Widths of the hidden layers; by default the estimator's.
         projection: One, or one for each layer.
         tries: How many projections a layer tries.
@@ -60,9 +51,7 @@ def solve(
         raise TaskError(
             f"{task.name!r} is a task of kind {task.kind}; closed form fits classes and numbers"
         )
-    table = bool(task.input_names)
     settings: dict[str, Any] = {
-        "scale_inputs": "each" if table else "together",
         "projection": projection[0] if len(projection) == 1 else tuple(projection),
         "n_tries": tries,
         "random_state": seed,
@@ -77,13 +66,11 @@ def solve(
     else:
         estimator = PlatonicRegressor(**settings).fit(inputs, targets)
     part = estimator.to_part(getattr(torch, precision))
-    facts = {**estimator.record_.settings, "precision": precision}
+    facts = {**part.origin.settings, "precision": precision}
     origin = replace(part.origin, settings=facts, task=task.name, task_fingerprint=task.fingerprint)
     contract = replace(part.contract, inputs=task.input_names or None)
     part = part.changed(origin=origin, contract=contract)
     notes = [estimator.record_.note.replace("patience=1", "--patience 1")]
-    if table:
-        notes.insert(0, _SCALED[facts["scale_inputs"]])
     if precision == "float64":
         notes.append("The weights are shelved in float64, as they were solved for.")
     elif task.size("test"):

@@ -71,6 +71,10 @@ class Solver(Protocol):
         """:math:`\\tilde Z^+ Y` of other targets, of which :math:`\\tilde Z^\\top Y` is known."""
         ...
 
+    def leverage(self, centred: Tensor) -> Tensor:
+        """:math:`\\tilde z^\\top (S + \\Lambda)^{-1} \\tilde z` of centred rows ``[m, d]``."""
+        ...
+
 
 class Cholesky:
     r"""Ridge by Cholesky: :math:`(S + \lambda I)^{-1}`, from the moments alone.
@@ -110,6 +114,12 @@ class Cholesky:
         """The solution for other right-hand sides ``[d, c]``."""
         scaled = torch.cholesky_solve(cross * self._scale[:, None], self._factor)
         return scaled * self._scale[:, None]
+
+    def leverage(self, centred: Tensor) -> Tensor:
+        """How much a row ``[m, d]`` weighs in its own fit, ``[m]``."""
+        scaled = (centred * self._scale).T
+        turned: Tensor = torch.linalg.solve_triangular(self._factor, scaled, upper=False)
+        return turned.square().sum(0)
 
 
 class Spectral:
@@ -205,6 +215,11 @@ class Spectral:
         choices = _penalties(s, moments.weight) if penalty is None else penalty
         return cls(s, v, c, left, moments.weight, choices, tolerance)
 
+    @property
+    def first(self) -> Tensor | None:
+        """The principal direction of the features ``[d]``, if they have any."""
+        return self._v[:, self._s.argmax()] if len(self._s) else None
+
     def carry(self, projection: Tensor) -> Tensor:
         r""":math:`V \operatorname{diag}(s / (s + \lambda)) V^\top P`.
 
@@ -219,6 +234,10 @@ class Spectral:
     def solve(self, cross: Tensor) -> Tensor:
         """The solution for other right-hand sides ``[d, c]``."""
         return self._v @ ((self._v.T @ cross) / (self._s + self.penalty)[:, None])
+
+    def leverage(self, centred: Tensor) -> Tensor:
+        """How much a row ``[m, d]`` weighs in its own fit, ``[m]``."""
+        return (centred @ self._v).square() @ (self._s + self.penalty).reciprocal()
 
     def _cross_validated(self, penalties: Sequence[float], left: Tensor, rows: float) -> Tensor:
         r"""Generalised cross-validation :math:`\sum_k \lVert r_k\rVert^2 / (1 - \nu/n)^2`, ``[p]``.
@@ -268,6 +287,11 @@ class Direct:
     def solve(self, cross: Tensor) -> Tensor:
         """Refused: what was summed over the rows is not the rows."""
         raise SettingsError("ema does not go with solver='lstsq'; say 'auto', 'pinv' or 'eigen'")
+
+    def leverage(self, centred: Tensor) -> Tensor:
+        """How much a row ``[m, d]`` weighs in its own fit, ``[m]``."""
+        turned: Tensor = centred @ torch.linalg.pinv(self._rows)
+        return turned.square().sum(1)
 
     def _solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
         padded = torch.cat([right, right.new_zeros(self._below, right.shape[1])])

@@ -224,7 +224,13 @@ _LEAST = 1e-38
 
 
 def fit_temperature(
-    logits: Any, labels: Any, *, least: float = 0.05, most: float = 20.0, unknown: float = 0.0
+    logits: Any,
+    labels: Any,
+    *,
+    least: float = 0.05,
+    most: float = 20.0,
+    unknown: float = 0.0,
+    weights: Tensor | None = None,
 ) -> float:
     """The temperature with the least negative log-likelihood of logits ``[n, c]``.
 
@@ -239,6 +245,7 @@ def fit_temperature(
         unknown: So many further rows, of which nothing is known, count among them: a target is
             then ``(n + unknown / c) / (n + unknown)`` for the label's own class, and a few
             examples told apart without a mistake do not make it certain.
+        weights: How many examples each row ``[n]`` stands for; one unless said.
 
     Returns:
         The temperature, between ``least`` and ``most``.  Where every answer is right the
@@ -262,11 +269,13 @@ def fit_temperature(
     z = z - z.mean(1, keepdim=True)
     if not z.any():
         return 1.0
-    true = z.gather(1, y[:, None])[:, 0] * (len(z) / (len(z) + unknown))  # z has mean 0
+    counts = z.new_ones(len(z)) if weights is None else weights
+    total = float(counts.sum())
+    true = z.gather(1, y[:, None])[:, 0] * (total / (total + unknown))  # z has mean 0
 
     def slope(log_inverse: float) -> float:
         p = (math.exp(log_inverse) * z).softmax(1)
-        return float(((p * z).sum(1) - true).mean())
+        return float(counts @ ((p * z).sum(1) - true)) / total
 
     coldest, hottest = -math.log(least), -math.log(most)
     if slope(coldest) <= 0:

@@ -186,12 +186,13 @@ def has_mistakes(scores: Tensor, codes: Tensor) -> bool:
     return wrong
 
 
-def temperature_of(scores: Tensor, codes: Tensor) -> float:
+def temperature_of(scores: Tensor, codes: Tensor, weights: Tensor | None = None) -> float:
     """What to divide scores ``[n, c]`` by so that their softmax says how sure they are.
 
     Scores of least squares are no logits and have any unit: the search is relative to their spread.
-    They must be of rows that were not fitted to.  One more row, of which nothing is known, keeps
-    the temperature above zero when few rows are told apart without a mistake.
+    They must be of rows that were not fitted to; one with a weight (``[n]``) counts as so many.
+    One more row, of which nothing is known, keeps the temperature above zero when few rows are told
+    apart without a mistake.
 
     >>> told = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64).repeat(50, 1)
     >>> sure = temperature_of(told, torch.tensor([0, 1]).repeat(50))
@@ -200,5 +201,5 @@ def temperature_of(scores: Tensor, codes: Tensor) -> float:
     True
     """
     spread = float(scores.std(1).mean()) or 1.0
-    reach = math.exp(7.0)
-    return fit_temperature(scores, codes, least=spread / reach, most=spread * reach, unknown=1.0)
+    least, most = spread / math.exp(7.0), spread * math.exp(7.0)
+    return fit_temperature(scores, codes, least=least, most=most, unknown=1.0, weights=weights)

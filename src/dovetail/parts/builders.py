@@ -75,6 +75,7 @@ def _signature(make: Make) -> tuple[Mapping[str, inspect.Parameter], dict[str, A
 
 _OURS = {
     "mlp": "mlp",
+    "patch-mlp": "patches",
     "lenet5": "lenet",
     "resnet8": "resnet",
     "resnet20": "resnet",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,19 +28,22 @@ SCORES = "squared error of the scores"
 State = dict[str, Tensor]
 
 
-def scores_of(part: Part) -> str | None:
-    """``"least squares"`` where a part's outputs approximate targets for its classes.
+def scores_of(part: Part) -> dict[str, Any]:
+    """What is known of outputs that approximate targets for classes, after a temperature.
 
-    Such scores are no logits: at 97 % accuracy their cross-entropy is still near that of chance,
-    and hardly rises when they are lost.  A packed part keeps what was known before it was packed.
+    Outputs times the temperature are the scores that were fitted by least squares.  A packed part
+    keeps what was known before it was packed; of other parts there is nothing.
 
     >>> from dovetail.parts.facts import Origin
     >>> from dovetail.parts.part import build
     >>> scores_of(build("mlp").changed(origin=Origin(how="closed-form")))
-    'least squares'
+    {'scores': 'least squares', 'temperature': 1.0}
     """
     told = part.origin.how == "pack" and part.origin.settings.get("scores") == "least squares"
-    return "least squares" if part.origin.how == "closed-form" or told else None
+    if part.origin.how != "closed-form" and not told:
+        return {}
+    temperature = part.origin.settings.get("temperature", 1.0)
+    return {"scores": "least squares", "temperature": temperature}
 
 
 def loss_of(part: Part, task: Task) -> str:
@@ -79,13 +83,14 @@ def losses_with(
     inputs, targets = inputs[order], targets[order]
     tried = part.changed(module=copy.deepcopy(part.module))
     columns, loss = _columns(part, task), loss_of(part, task)
+    temperature = scores_of(part).get("temperature", 1.0)
 
     def losses(state: State) -> Tensor:
         tried.module.load_state_dict(state)
         outputs = outputs_of(tried, inputs).double()
         if points:
             return 100.0 * (outputs.argmax(1) != columns[targets])
-        return _losses(outputs, targets, columns, task, loss)
+        return _losses(outputs * temperature, targets, columns, task, loss)
 
     return losses
 
@@ -111,8 +116,9 @@ def gradient_sizes(
     module.zero_grad()
     columns, loss = _columns(part, task).to(part.device), loss_of(part, task)
     like = next(module.parameters(), torch.zeros((), requires_grad=True))
+    temperature = scores_of(part).get("temperature", 1.0)
     for batch in torch.split(rows, batch_size):
-        outputs = module(prepare(inputs[batch], part.contract).to(like))
+        outputs = temperature * module(prepare(inputs[batch], part.contract).to(like))
         losses = _losses(outputs, targets[batch].to(part.device), columns, task, loss)
         (losses.sum() / len(rows)).backward()  # type: ignore[no-untyped-call]
     return {

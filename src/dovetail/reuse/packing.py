@@ -278,7 +278,7 @@ def pack_part(
         settings.pop("gradients", None)  # hundreds of numbers that the task gives again
     settings = {"rule": by, **settings}
     settings |= {"loss": loss} if loss else {}
-    settings |= {"scores": scores} if (scores := scores_of(part)) else {}
+    settings |= scores_of(part)
     packed = with_packed(part, container, settings=settings)
     made = describe(container, state)
     record = PartPacking(

@@ -184,6 +184,15 @@ class ClosedForm(Settings):
         None, "weigh labels by the errors so far, with this decay", metavar="X"
     )
     rank: int | None = setting(None, "cut hidden layers to this rank", metavar="R")
+    filters: int | None = setting(
+        None, "of images: so many of their patches as filters in front", least=1, metavar="N"
+    )
+    patch_size: int | None = setting(
+        None, "side of a filter (default: a quarter of the image's, 3 to 7)", least=1, metavar="N"
+    )
+    pool: int | None = setting(
+        None, "side of the squares it is averaged over (default: for maps of 4 by 4)", least=1
+    )
     precision: str = setting(
         "float32", "of the weights on the shelf", choices=("float32", "float64")
     )
