@@ -1,4 +1,4 @@
-"""Pack a part: choose the bits, encode, decode again, and measure what it cost."""
+"""Pack a part: choose the levels, encode, decode again, and measure what it cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MARGIN = 2.576
 """Standard errors that one in two hundred exceeds."""
 
 MOST_CALLS = 100
-"""How often a search for the bits may measure the validation split."""
+"""How often a search for the levels may measure the validation split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class PartPacking(Record, kind="part-packing", title="Packing {part}"):
             "Where the bits go",
             _quantised,
             "name",
-            {"of a bin's number": lambda tensor: float(tensor.bits), "coded": "coded"},
+            {"of a level's number": lambda tensor: float(tensor.bits), "coded": "coded"},
             "tensor",
             "bits a weight",
         ),
@@ -131,7 +131,7 @@ class PartPacking(Record, kind="part-packing", title="Packing {part}"):
 
 @dataclass(frozen=True, kw_only=True)
 class PartSearch(PackSearch, kind="part-pack-search"):
-    """A search for the fewest bits of a part, in the words of the ``loss`` that was measured.
+    """A search for the fewest levels of a part, in the words of the ``loss`` that was measured.
 
     >>> PartSearch(
     ...     budget=1.0, margin=2.0, baseline=3.0, rise=0.2, error=0.1, most=0.4, examples=500,
@@ -162,7 +162,7 @@ class PartSearch(PackSearch, kind="part-pack-search"):
 
     @property
     def note(self) -> str:
-        """Why everything is kept exactly, where none of the bits could be spared."""
+        """Why everything is kept exactly, where nothing could be spared."""
         if any(tensor.bits is not None for tensor in self.tensors):
             return ""
         if not self.tensors:
@@ -183,7 +183,7 @@ class PartSearch(PackSearch, kind="part-pack-search"):
 
 
 class PackedPart(NamedTuple):
-    """A part that is saved packed, what packing made of it, and how its bits were searched."""
+    """A part that is saved packed, what packing made of it, and how its levels were searched."""
 
     part: Part
     record: PartPacking
@@ -197,6 +197,7 @@ def pack_part(
     rule: Rule | None = None,
     extra_bits: int = 6,
     bits: int | Mapping[str, int] | None = None,
+    levels: int | Mapping[str, int] | None = None,
     channels: bool = False,
     lossless: Sequence[str] = (),
     loss_budget: float | None = None,
@@ -214,6 +215,7 @@ def pack_part(
         rule: ``"entropy"`` (the default) or ``"gradient"``.
         extra_bits: On top of what the rule finds.
         bits: So many for every tensor, or for each by name, instead of a rule.
+        levels: The same in levels, of which there may be any number; ``N`` bits are ``2 ** N``.
         channels: A range for every output channel instead of one a tensor.
         lossless: Patterns of the names of tensors to keep exactly.
         loss_budget: The smallest container whose mean validation loss rises by no more, with a
@@ -231,7 +233,7 @@ def pack_part(
     ('pack', True)
     """
     part = as_part(part)
-    by = _rule(rule, bits, loss_budget, points, task)
+    by = _rule(rule, bits, levels, loss_budget, points, task)
     if margin is not None and by not in ("loss budget", "points"):
         raise SettingsError(
             f"{argument('margin')} is of a budget; give {argument('loss_budget')} or "
@@ -269,8 +271,9 @@ def pack_part(
         settings |= {"budget": budget, "margin": margin}
     else:
         decided: dict[str, Any] = {"extra_bits": extra_bits, "seed": seed}
-        if by == "bits":
-            decided = {"bits": bits if isinstance(bits, int) else dict(bits or {}), "seed": seed}
+        if by in ("bits", "levels"):
+            fixed = bits if by == "bits" else levels
+            decided = {by: fixed if isinstance(fixed, int) else dict(fixed or {}), "seed": seed}
         elif by == "gradient":
             assert task is not None
             loss = loss_of(part, task)
@@ -313,11 +316,12 @@ def _measures(part: Part, task: Task | None) -> dict[str, float]:
 def _rule(
     rule: Rule | None,
     bits: int | Mapping[str, int] | None,
+    levels: int | Mapping[str, int] | None,
     loss_budget: float | None,
     points: float | None,
     task: Task | None,
 ) -> str:
-    """What decides the bits; an error when more than one is to, or a task is missing."""
+    """What decides the levels; an error when more than one is to, or a task is missing."""
     if rule is not None and rule not in RULES:
         raise SettingsError(
             f"{argument('rule')} is one of {', '.join(RULES)}{nearest(str(rule), RULES)}"
@@ -325,6 +329,7 @@ def _rule(
     wanted = {
         f"{rule} rule": rule is not None,
         "bits": bits is not None,
+        "levels": levels is not None,
         "loss budget": loss_budget is not None,
         "points": points is not None,
     }
@@ -332,7 +337,7 @@ def _rule(
     if len(chosen) > 1:
         raise SettingsError(f"{' and '.join(chosen)} both decide the bits; ask for one of them")
     by = (chosen or ["entropy rule"])[0].removesuffix(" rule")
-    if task is None and by not in ("entropy", "bits"):
+    if task is None and by not in ("entropy", "bits", "levels"):
         raise SettingsError(f"packing by {by} needs a task to measure on")
     return by
 
