@@ -105,7 +105,7 @@ class Together:
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What must survive an interruption, as JSON facts and named tensors."""
         state = self.averaging.state_dict()
-        residuals = state.pop("residuals")
+        residuals, _ = state.pop("residuals"), state.pop("common")  # the weights of this moment
         return state, {f"{_RESIDUAL}/{name}": tensor for name, tensor in residuals.items()}
 
     def restore(self, facts: dict[str, Any], residuals: dict[str, Tensor]) -> None:
