@@ -45,12 +45,16 @@ _PLAN, _LEVEL = 64, 0.5
 
 @dataclass(frozen=True)
 class Ladder:
-    """What a tensor would take in so many levels, and how far it would move; ``exact`` in bytes."""
+    """What a tensor would take in so many levels, and how far it would move.
+
+    ``exact`` is in bytes, ``energy`` the sum of its squares.
+    """
 
     name: str
     exact: int
     sizes: Mapping[int, int]
     distances: Mapping[int, float]
+    energy: float = 1.0
 
     def size(self, levels: Mapping[str, int]) -> int:
         """Its bytes when tensors have these levels, and those not named are exact."""
@@ -117,7 +121,8 @@ def ladder_of(name: str, tensor: Tensor, most_bits: int, *, channels: bool = Fal
         moved = np.square((places - chosen) * grid.step).sum()
         distances[levels] = float(share * moved)
     exact = len(compress({name: tensor}, lossless=("*",)))
-    return Ladder(name, exact, sizes, distances)
+    energy = float(share * np.square(weights.astype(np.float64)).sum())
+    return Ladder(name, exact, sizes, distances, energy)
 
 
 def rise_curve(
@@ -125,7 +130,8 @@ def rise_curve(
 ) -> dict[int, float]:
     """The rise at every number of levels, from rises at some; never less with fewer levels.
 
-    Without any the rise is taken for the distance itself, so that only order means anything.
+    Without any, the rise is taken for the share of the tensor's energy that the distance is, so
+    that only order means anything: of what a layer gives, about the same share is lost.
 
     >>> ladder = Ladder("w", 100, {2: 10, 4: 20, 8: 30}, {2: 16.0, 4: 4.0, 8: 1.0})
     >>> curve = rise_curve(ladder, {4: 0.5})
@@ -141,7 +147,7 @@ def rise_curve(
             if distance <= known[-1][0]:
                 continue
         known.append((distance, rise))
-    known = known or [(1.0, 1.0)]
+    known = known or [(max(ladder.energy, _LEAST), 1.0)]
     curve: dict[int, float] = {}
     highest = 0.0
     for levels in sorted(ladder.distances, reverse=True):

@@ -39,7 +39,7 @@ MARGIN = 2.576
 """Standard errors that one in two hundred exceeds."""
 
 MOST_CALLS = 100
-"""How often a search for the levels may measure the validation split."""
+"""How often a search for the levels measures the validation split, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +203,7 @@ def pack_part(
     loss_budget: float | None = None,
     points: float | None = None,
     margin: float | None = None,
+    most_calls: int = MOST_CALLS,
     seed: int = 0,
     name: str | None = None,
 ) -> PackedPart:
@@ -224,6 +225,7 @@ def pack_part(
             and is in the records.
         points: The same for the accuracy, in points of a hundred.
         margin: How many standard errors of the rise must fit into the budget, too (2.576).
+        most_calls: How often a search for a budget may measure the validation split.
         seed: Of the weights and examples that are sampled.
         name: What the record calls the part; by default its recipe.
 
@@ -257,13 +259,13 @@ def pack_part(
         margin = MARGIN if margin is None else margin
         loss = POINTS if loss_budget is None else loss_of(part, task)
         measure = losses_with(part, task, points=loss == POINTS)
-        with progress("searching", MOST_CALLS) as step:
+        with progress("searching", most_calls) as step:
             chosen = smallest_within(
                 part.module.state_dict(),  # on its device, where it is seen what is tied
                 measure,
                 budget,
                 margin=margin,
-                most_calls=MOST_CALLS,
+                most_calls=most_calls,
                 progress=step,
                 **settings,
             )
