@@ -91,9 +91,13 @@ def training(
     epochs: int,
     packing: Packing,
     error_feedback: bool = False,
+    differences: bool = False,
     rate: float = RATE,
 ) -> Iterator[Epoch]:
-    """The common network after each epoch; what is yielded is changed by the next one."""
+    """The common network after each epoch; what is yielded is changed by the next one.
+
+    Sent are the weights, or their ``differences`` to the last common ones.
+    """
     inputs, labels = data.train
     nets = [network(inputs.shape[1], seed) for _ in range(workers)]
     shares = [
@@ -101,6 +105,7 @@ def training(
         for worker in range(workers)
     ]
     residuals: Any = None
+    common = copy.deepcopy(nets[0].state_dict())
     for number in range(1, epochs + 1):
         for worker, (net, share) in enumerate(zip(nets, shares, strict=True)):
             draw = generator(seed, "order", worker, number)
@@ -109,8 +114,9 @@ def training(
         chosen = packing
         if packing is not None and packing.get("gradients") is True:
             chosen = {**packing, "gradients": whole_gradient(nets[0], data.train)}
-        mean = averaged([net.state_dict() for net in nets], residuals, chosen)
-        residuals = mean.residuals if error_feedback else None
+        states = [net.state_dict() for net in nets]
+        mean = averaged(states, residuals, chosen, common if differences else None)
+        residuals, common = mean.residuals if error_feedback else None, mean.state
         for net in nets:
             net.load_state_dict(mean.state)
         yield Epoch(number, nets[0], mean.bits)

@@ -24,7 +24,7 @@ EVERY, STEPS = 3, 8
 WAYS = {
     "plain": (None, True),
     "packed": ({"extra_bits": 2}, True),
-    "coarse": ({"bits": 3}, False),
+    "coarse": ({"levels": 5}, False),
     "gradients": ({"gradients": True, "extra_bits": 4}, True),
 }
 TRAINING = {
@@ -116,6 +116,27 @@ def mistakes(rank):
         averaging.step()
 
 
+def uneven(rank, folder):
+    """One process has fewer batches; the other is at an exchange when it comes to the end."""
+    averaging = Averaging(nn.Linear(3, 2), every=3)
+    for _ in range(5 - 2 * rank):
+        averaging.step()
+    with pytest.raises(TrainingError) as error:
+        averaging.synchronise() if rank else averaging.step()
+    (folder / f"uneven{rank}").write_text(str(error.value))
+
+
+def one_ends():
+    dist.init_process_group("gloo")
+    averaging = Averaging(nn.Linear(3, 2), every=2)
+    if dist.get_rank() == 1:
+        return
+    averaging.step()
+    with pytest.raises(TrainingError) as error:
+        averaging.step()
+    print(f"told: {error.value}")
+
+
 def training(rank, folder):
     task = dt.load_task("digits")
     fit = end_to_end(part(), task, **TRAINING)
@@ -144,10 +165,11 @@ def main(folder):
     rank = dist.get_rank()
     loop_of_ones_own(rank, folder)
     mistakes(rank)
+    uneven(rank, folder)
     training(rank, folder)
     dist.destroy_process_group()
     command_line(folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    one_ends() if sys.argv[1] == "--one-ends" else main(Path(sys.argv[1]))

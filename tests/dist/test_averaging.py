@@ -20,7 +20,7 @@ import dovetail as dt
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import derived_seed
 from dovetail.dist import Averaging, averaged
-from dovetail.dist.packed_mean import mean_of, packed
+from dovetail.dist.packed_mean import mean_of, onward, packed
 from dovetail.jobs.train import train
 from dovetail.measure.forward import prepare
 from dovetail.tasks.batches import Batches
@@ -35,17 +35,22 @@ def states(workers, shape=(20, 20), seed=0):
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.integers(1, 4), st.integers(2, 8), st.integers(0, 99))
-def test_equals_the_slow_reference_over_several_rounds(workers, bits, seed):
+@given(st.integers(1, 4), st.integers(2, 60), st.booleans(), st.integers(0, 99))
+def test_equals_the_slow_reference_over_several_rounds(workers, levels, differences, seed):
     residuals, slow = None, [[0.0] * 400 for _ in range(workers)]
+    since, common = [0.0] * 400, {"w": torch.zeros(20, 20).double()}
     for turn in range(3):
         given_states = [
             {"w": state["w"].double()} for state in states(workers, seed=seed + 1000 * turn)
         ]
         flat = [state["w"].flatten().tolist() for state in given_states]
-        mean, slow = slow_average(flat, slow, bits)
-        found = averaged(given_states, residuals, {"bits": bits})
+        mean, slow = slow_average(flat, slow, since, levels)
+        found = averaged(
+            given_states, residuals, {"levels": levels}, common if differences else None
+        )
         residuals = found.residuals
+        if differences:
+            since, common = mean, found.state
         assert found.state["w"].flatten().tolist() == pytest.approx(mean, abs=1e-12)
         for one, other in zip(residuals, slow, strict=True):
             assert one["w"].flatten().tolist() == pytest.approx(other, abs=1e-12)
@@ -90,10 +95,34 @@ def test_error_feedback_keeps_what_is_smaller_than_a_bin():
             found = averaged([{"w": w + step}], residuals, {"bits": 4})
             residuals = found.residuals if feedback else None
             w = found.state["w"]
-            w.view(-1)[[0, -1]] = torch.tensor([-1.0, 1.0])  # bins' centres would draw the ends in
         ends[feedback] = float((w - start)[10, 10])
     assert ends[True] == pytest.approx(100 * 0.2 / 2**4, abs=0.2)
     assert abs(ends[False]) < 0.2
+
+
+def test_differences_need_fewer_bits_than_weights():
+    """Two bits of a small step are nearly all of it; two bits of the weights are not."""
+    common = states(1, (100, 100))[0]
+    moved = [{"w": common["w"] + 0.01 * state["w"]} for state in states(2, (100, 100), seed=1)]
+    exact = averaged(moved).state["w"]
+    errors, sent = {}, {}
+    for since in (None, common):
+        found = averaged(moved, None, {"bits": 2}, since)
+        errors[since is None] = float((found.state["w"] - exact).norm())
+        sent[since is None] = sum(found.bits)
+    assert errors[False] < 0.02 * errors[True]
+    assert sent[False] < 1.3 * sent[True]
+
+
+def test_what_is_not_rounded_is_not_a_difference():
+    """A difference to something large would lose digits that are promised."""
+    common = {"w": torch.full((20, 20), 1e6), "b": torch.full((9,), 1e6)}
+    state = {"w": common["w"] + torch.rand(20, 20), "b": torch.rand(9) * 1e-3}
+    for packing in (None, {}):
+        found = averaged([state], None, packing, common)
+        assert torch.equal(found.state["b"], state["b"])
+    kept = averaged([state], None, {"lossless": ("w",)}, common)
+    assert torch.equal(kept.state["w"], state["w"])
 
 
 def test_integers_are_those_of_the_first_and_halves_are_averaged():
@@ -184,9 +213,10 @@ def test_gradients_and_no_packing_are_taken():
 
 def test_a_residual_of_another_network_is_refused():
     averaging = Averaging(nn.Linear(2, 2))
-    state = averaging.state_dict() | {"residuals": {"weight": torch.zeros(3, 3)}}
-    with pytest.raises(ContractError, match="weight"):
-        averaging.load_state_dict(state)
+    for kind in ("residuals", "common"):
+        state = averaging.state_dict() | {kind: {"weight": torch.zeros(3, 3)}}
+        with pytest.raises(ContractError, match=f"weight.*{kind}"):
+            averaging.load_state_dict(state)
 
 
 def test_training_alone_is_as_without():
@@ -238,16 +268,19 @@ def test_two_processes_equal_their_simulation(meeting, name):
     packing, feedback = WAYS[name]
     nets = [network() for _ in range(2)]
     steps = [worker(net, rank) for rank, net in enumerate(nets)]
-    residuals = [{}, {}]
+    residuals, since = [{}, {}], copy.deepcopy(sent(nets[0]))
     for number in range(1, STEPS + 1):
         for step in steps:
             step()
         if number % EVERY == 0 or number == STEPS:
             messages = [
-                packed(sent(net), e, chosen(packing, net))
+                packed(sent(net), e, chosen(packing, net), since)
                 for net, e in zip(nets, residuals, strict=True)
             ]
-            mean = mean_of(message.values for message in messages)
+            moved = messages[0].moved
+            assert moved == ({"0.weight", "4.weight"} if packing else set())
+            mean = onward(mean_of(message.values for message in messages), moved, since)
+            since = copy.deepcopy(mean)
             residuals = [message.lost if feedback else {} for message in messages]
             for net in nets:
                 net.load_state_dict(mean | {"5.weight": mean["4.weight"]}, strict=False)
@@ -290,7 +323,7 @@ def test_training_in_two_processes_equals_its_simulation(meeting):
         optimisers.append(
             torch.optim.SGD(net.parameters(), 0.05, 0.9, weight_decay=5e-4, nesterov=True)
         )
-    residuals, count = None, 0
+    residuals, count, common = None, 0, copy.deepcopy(nets[0].state_dict())
     for epoch in range(TRAINING["epochs"]):
         for batches in zip(*(stream.epoch(epoch) for stream in streams), strict=True):
             for net, optimiser, (x, y) in zip(nets, optimisers, batches, strict=True):
@@ -300,8 +333,8 @@ def test_training_in_two_processes_equals_its_simulation(meeting):
             count += 1
             last = count % len(streams[0]) == 0
             if count % TRAINING["average_every"] == 0 or last:
-                found = averaged([net.state_dict() for net in nets], residuals, {})
-                residuals = found.residuals
+                found = averaged([net.state_dict() for net in nets], residuals, {}, common)
+                residuals, common = found.residuals, found.state
                 for net in nets:
                     net.load_state_dict(found.state)
     trained = both(meeting, "trained")
@@ -317,6 +350,28 @@ def test_a_resumed_training_ends_with_the_same_bytes(meeting):
         "run.safetensors",
         "run.process1.safetensors",
     }
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_uneven_steps_end_in_one_clear_line_everywhere(meeting, process):
+    told = (meeting / f"uneven{process}").read_text()
+    assert told.startswith("the processes took different numbers of steps")
+    assert "process 0: 6, process 1: 3" in told
+    assert "\n" not in told
+
+
+def test_a_process_that_has_ended_is_told_in_words():
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*run, str(Path(__file__).with_name("averaging_worker.py")), "--one-ends"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "told: after 2 steps the other processes cannot be reached" in done.stdout
 
 
 def test_bits_and_accuracy_are_recorded_every_epoch(meeting):
@@ -340,7 +395,7 @@ def test_the_command_line_under_torchrun(meeting):
 
 
 def test_bits_without_an_interval_are_refused():
-    with pytest.raises(SettingsError, match="--average-every"):
+    with pytest.raises(SettingsError, match=r"average.every"):
         train("digits", extra_bits=3)
-    with pytest.raises(SettingsError, match="--how end-to-end"):
+    with pytest.raises(SettingsError, match=r"end.to.end"):
         train("digits", how="modular", average_every=3)

@@ -8,8 +8,8 @@ from forked import meet
 from safetensors.torch import load_file
 
 from dovetail.dist import is_distributed, merge_across, rank_and_size
-from dovetail.ranking.scores_from_sums import KINDS
 from dovetail.ranking.pair_sums import PairSums
+from dovetail.ranking.scores_from_sums import KINDS
 from dovetail.ranking.statistics import PairStatistics
 
 PROCESS = """

@@ -318,7 +318,7 @@ def test_flattened_tensors_are_named_for_a_part_and_a_shelf(trained, tmp_path):
         flat.module.hidden1.linear.weight[0, 0] = 1e5
     record = pack_part(flat).record
     assert record.weights.crowded == ("hidden1.linear.weight",)
-    assert "fell into one bin" in record.view()[-1].text
+    assert "went to one level" in record.view()[-1].text
     for part, name in ((flat, "flat"), (trained, "fine")):
         Shelf(tmp_path).add(part, name)
     outcome = pack_all(shelf=tmp_path)

@@ -29,7 +29,7 @@ def opened(data):
     return data[HEAD : len(data) - TAIL.size - shrunk], index
 
 
-def sealed(payload, index, *, full=None, number=2, packed=None):
+def sealed(payload, index, *, full=None, number=3, packed=None):
     """A container of this payload and index, whatever they say."""
     plain = index if isinstance(index, bytes) else json.dumps(index).encode()
     packed = frame(plain) if packed is None else packed

@@ -103,7 +103,7 @@ def drawn(name, count):
 def coded_and_ideal(name, bits, count):
     """Bytes, and what an ideal code would need for these very symbols."""
     values = drawn(name, count)[None]
-    grid = Grid(bits, values.min(1), values.max(1))
+    grid = Grid(1 << bits, values.min(1), values.max(1))
     symbols = grid.symbols(values)[0]
     counts = np.bincount(symbols, minlength=1 << bits)
     code = best_code(counts, bits, count)

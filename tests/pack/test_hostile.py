@@ -218,6 +218,12 @@ LIES = {
     "rows that do not divide": entry(at="layer.weight", rows=3),
     "rows of one": entry(at="layer.weight", rows=2000),
     "rows below zero": entry(at="layer.weight", rows=-1),
+    "one level": entry(at="layer.weight", levels=1),
+    "levels below zero": entry(at="layer.weight", levels=-5),
+    "levels beyond the plan": entry(at="layer.weight", levels=60_000),
+    "no levels for a plan": entry(at="layer.weight", levels=0),
+    "levels without a plan": entry(at="count", levels=4),
+    "levels that are none": lie(levels=["many"] * 9),
     "rows of whole numbers": entry(at="count", rows=1),
     "a name twice": entry(at="bias", names="layer.weight"),
     "a name without end": entry(at="bias", names="x" * 5000),
@@ -254,10 +260,10 @@ def test_an_index_that_is_none(container, index):
         decompress(sealed(payload, index))
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [1, 4])
 def test_other_formats_are_refused(container, number):
     payload, index = opened(container)
-    with pytest.raises(FormatError, match=rf"packed format {number}, this dovetail reads 2"):
+    with pytest.raises(FormatError, match=rf"packed format {number}, this dovetail reads 2 and 3"):
         decompress(sealed(payload, index, number=number))
 
 

@@ -15,7 +15,7 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
-from dovetail.pack.levels import Levels, path, rise_curve
+from dovetail.pack.levels import Ladder, path, rise_curve
 from dovetail.pack.quality import smallest_within
 from dovetail.pack.searching import Rise, Trials
 
@@ -76,8 +76,8 @@ def test_it_comes_near_the_smallest_of_all():
 
 def test_what_the_loss_minds_more_gets_more_bits():
     state = net((40, 50), (40, 50), (40, 50))
-    bits = smallest_within(state, quadratic(state, (1.0, 100.0, 1e4)), 0.05).bits
-    assert bits["layer0.weight"] < bits["layer1.weight"] < bits["layer2.weight"]
+    levels = smallest_within(state, quadratic(state, (1.0, 100.0, 1e4)), 0.05).levels
+    assert levels["layer0.weight"] < levels["layer1.weight"] < levels["layer2.weight"]
 
 
 def test_a_larger_budget_is_never_a_larger_file():
@@ -88,22 +88,22 @@ def test_a_larger_budget_is_never_a_larger_file():
     assert len(set(sizes)) >= 4
 
 
-def test_a_tensor_that_is_ignored_has_one_bit():
+def test_a_tensor_that_is_ignored_has_two_levels():
     state = net((40, 50), (40, 50))
     chosen = smallest_within(state, quadratic(state, (1.0, 0.0)), 1e-3)
-    assert chosen.bits["layer1.weight"] == 1
-    assert chosen.bits["layer0.weight"] > 3
+    assert chosen.levels["layer1.weight"] == 2
+    assert chosen.levels["layer0.weight"] > 8
 
 
 def test_a_constant_loss_lets_everything_go():
     state = net((40, 50), (40, 50))
-    assert set(smallest_within(state, lambda new: 1.0, 0.0).bits.values()) == {1}
+    assert set(smallest_within(state, lambda new: 1.0, 0.0).levels.values()) == {2}
 
 
 def test_no_budget_keeps_everything_exactly():
     state = net((40, 50), (40, 50))
     chosen = smallest_within(state, quadratic(state, (1.0, 1.0)), 0.0)
-    assert (chosen.bits, chosen.loss) == ({}, chosen.baseline)
+    assert (chosen.levels, chosen.loss) == ({}, chosen.baseline)
     back = decompress(chosen.data)
     assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -132,7 +132,7 @@ def test_what_is_measured_is_what_comes_back():
         name: (t.dtype, t.shape) for name, t in state.items()
     }
     assert any(all(torch.equal(new[name], back[name]) for name in back) for new in seen[:-1])
-    assert set(chosen.bits) == {"w", "v"}
+    assert set(chosen.levels) == {"w", "v"}
 
 
 def test_what_no_bins_can_hold_is_kept_exactly():
@@ -147,7 +147,7 @@ def test_what_no_bins_can_hold_is_kept_exactly():
     }
     loss = quadratic({"w": state["w"]}, (1.0,))
     chosen = smallest_within(state, loss, 0.1, lossless=("left*",))
-    assert set(chosen.bits) == {"w"}
+    assert set(chosen.levels) == {"w"}
     back = decompress(chosen.data)
     assert all(torch.equal(back[name], state[name]) for name in state if name != "w")
 
@@ -155,7 +155,7 @@ def test_what_no_bins_can_hold_is_kept_exactly():
 def test_with_nothing_to_quantise_it_is_exact():
     state = {"bias": normal(10), "steps": torch.tensor(3)}
     chosen = smallest_within(state, lambda new: 0.5, 0.1)
-    assert (chosen.bits, chosen.record.calls) == ({}, 2)
+    assert (chosen.levels, chosen.record.calls) == ({}, 2)
     assert torch.equal(decompress(chosen.data)["bias"], state["bias"])
 
 
@@ -172,7 +172,7 @@ def test_a_measure_may_load_the_model_whose_weights_were_given():
         return float((model(inputs) - target).square().mean())
 
     chosen = smallest_within(model.state_dict(), measure, 0.0)
-    assert chosen.bits == {}
+    assert chosen.levels == {}
     assert torch.equal(decompress(chosen.data)["weight"], before)
     assert measure(decompress(chosen.data)) == 0.0
 
@@ -188,11 +188,11 @@ def test_names_of_one_tensor_are_rounded_alike():
     given = w.clone()
     chosen = smallest_within(state, measure, 0.01)
     back = decompress(chosen.data)
-    assert chosen.bits["in"] == chosen.bits["out"] < 8
+    assert chosen.levels["in"] == chosen.levels["out"] < 256
     assert torch.equal(back["in"], back["out"])
     assert torch.equal(back["other"].T, back["turned"])
     kept = smallest_within(state, measure, 0.01, lossless=("out",))
-    assert kept.bits == {}
+    assert kept.levels == {}
 
 
 # What chance may do
@@ -233,7 +233,7 @@ def test_a_margin_is_kept_where_losses_come_one_by_one():
     sure, unsure = (smallest_within(state, losses, 1e-3, margin=m) for m in (3.0, 0.0))
     assert sure.record.rise + 3.0 * sure.record.error == pytest.approx(sure.record.most)
     assert sure.record.most <= 1e-3
-    assert sure.bits["w"] >= unsure.bits["w"]
+    assert sure.levels["w"] >= unsure.levels["w"]
     assert sure.record.examples == 400
 
 
@@ -253,7 +253,7 @@ def test_the_budget_holds_on_other_examples():
         )
         fresh = losses(decompress(chosen.data), normal((20_000, 4), 7))
         exceeded += float(fresh.mean()) > 0.02
-        assert len(chosen.bits) == 2
+        assert len(chosen.levels) == 2
     assert exceeded <= 1  # one in twenty is expected
 
 
@@ -262,8 +262,8 @@ def test_no_change_among_few_examples_shows_little():
     few, many = (
         smallest_within(state, lambda new, n=n: torch.zeros(n), 0.001) for n in (100, 10_000)
     )
-    assert few.bits == {}
-    assert many.bits == {"layer0.weight": 1}
+    assert few.levels == {}
+    assert many.levels == {"layer0.weight": 2}
 
 
 # What is refused
@@ -284,7 +284,7 @@ def test_a_loss_that_is_no_number_with_few_bits_is_over_the_budget():
 
     chosen = smallest_within(state, loss, 0.5)
     assert loss(decompress(chosen.data)) == 1.0
-    assert 4 <= chosen.bits["layer0.weight"] <= 6
+    assert 4 <= chosen.bits["layer0.weight"] <= 7
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_a_loss_that_changes_its_mind_ends_with_exact_weights():
         return 0.0 if len(calls) < usual else 1.0  # from the last measurement on
 
     chosen = smallest_within(state, fickle, 0.5)
-    assert (chosen.bits, chosen.loss) == ({}, 1.0)  # as it was measured
+    assert (chosen.levels, chosen.loss) == ({}, 1.0)  # as it was measured
     assert len(calls) > usual
     assert torch.equal(decompress(chosen.data)["layer0.weight"], state["layer0.weight"])
 
@@ -354,8 +354,8 @@ def test_many_tensors_are_not_tried_one_by_one():
 
 def test_a_path_takes_the_cheapest_first_and_every_tensor_in_order():
     levels = [
-        Levels("a", 400, {3: 300, 2: 200, 1: 100}, {}),
-        Levels("b", 40, {3: 30, 2: 20, 1: 10}, {}),
+        Ladder("a", 400, {3: 300, 2: 200, 1: 100}, {}),
+        Ladder("b", 40, {3: 30, 2: 20, 1: 10}, {}),
     ]
     rises = {name: {3: 1.0, 2: 4.0, 1: 16.0} for name in "ab"}
     steps = path(levels, rises)
@@ -363,12 +363,12 @@ def test_a_path_takes_the_cheapest_first_and_every_tensor_in_order():
 
 
 def test_a_level_that_never_pays_is_left_out():
-    level = Levels("a", 400, {3: 390, 2: 380, 1: 100}, {})
+    level = Ladder("a", 400, {3: 390, 2: 380, 1: 100}, {})
     assert path([level], {"a": {3: 9.0, 2: 9.5, 1: 10.0}}) == [("a", 1)]
 
 
 def test_a_rise_between_two_known_ones_lies_between():
-    level = Levels("w", 1, {4: 1, 3: 1, 2: 1, 1: 1}, {4: 1.0, 3: 4.0, 2: 16.0, 1: 64.0})
+    level = Ladder("w", 1, {4: 1, 3: 1, 2: 1, 1: 1}, {4: 1.0, 3: 4.0, 2: 16.0, 1: 64.0})
     curve = rise_curve(level, {4: 0.1, 2: 0.9})
     assert curve[3] == pytest.approx(0.3)
     assert curve[1] == pytest.approx(3.6)

@@ -85,7 +85,7 @@ def test_every_dtype_and_shape_comes_back(dtype):
     st.integers(1, 16),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_state_comes_back_within_half_a_bin(described, channels, bits):
+def test_any_state_comes_back_within_half_a_step(described, channels, bits):
     state = {
         f"{i}.{dtype}": noise(tuple(shape), DTYPES[dtype], seed)
         for i, (dtype, shape, seed) in enumerate(described)
@@ -102,22 +102,23 @@ def test_any_state_comes_back_within_half_a_bin(described, channels, bits):
         span = float(tensor.double().max() - tensor.double().min())
         rounding = float(torch.finfo(tensor.dtype).eps * tensor.double().abs().max())
         error = float((came.double() - tensor.double()).abs().max())
-        assert error <= 0.51 * span / 2**found.bits + rounding
+        steps = max(1, (found.levels or 2) - 1)
+        assert error <= 0.51 * span / steps + rounding
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_symbols_are_exact_through_blocks_rows_and_threads(dtype):
-    """What is decoded are the centres of exactly the bins that the quantiser chose."""
+    """What is decoded are exactly the levels that the quantiser chose."""
     from dovetail.pack.quantise import Grid, low_and_high
 
     for shape, channels in (((3, BLOCK + 17), False), ((3, BLOCK + 17), True), ((700, 600), True)):
         tensor = noise(shape, dtype)
         matrix = tensor if channels else tensor.reshape(1, -1)
         data = compress({"w": tensor}, bits=9, channels=channels)
-        grid = Grid(9, *low_and_high(matrix))
+        grid = Grid(512, *low_and_high(matrix))
         symbols = grid.symbols(matrix.numpy())
         back = decompress(data)["w"].reshape(matrix.shape)
-        assert (back.numpy() == grid.centres(symbols)).all()
+        assert (back.numpy() == grid.values(symbols)).all()
         assert (grid.symbols(back.numpy()) == symbols).all()
 
 
@@ -317,7 +318,9 @@ def test_errors_are_relative_to_the_original():
     data = compress(state, bits=6)
     expected, measured = describe(data).tensors[0], describe(data, state).tensors[0]
     back = decompress(data)["w"]
-    assert measured.error == pytest.approx(float((back - state["w"]).norm() / back.norm()))
+    assert measured.error == pytest.approx(
+        float((back - state["w"]).norm() / back.norm()), rel=1e-5
+    )
     assert expected.error == pytest.approx(measured.error, rel=0.1)
     counts = np.unique(back.numpy(), return_counts=True)[1] / back.numel()
     assert measured.entropy == pytest.approx(-(counts * np.log2(counts)).sum())
@@ -332,7 +335,7 @@ def test_side_information_is_under_one_percent():
         assert packed.side < 0.01 * packed.size
         ideal = sum(t.entropy * t.elements for t in packed.tensors if t.bits)
         coded = sum(t.coded * t.elements for t in packed.tensors if t.bits)
-        assert coded <= 1.02 * ideal
+        assert coded <= 1.03 * ideal  # few levels, all about as common: whole bits are too many
 
 
 def test_one_tensor_at_a_time_is_held(tmp_path):

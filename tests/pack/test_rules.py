@@ -12,7 +12,7 @@ from references import packing as reference
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.pack import compress, describe, write
+from dovetail.pack import compress, decompress, describe, write
 from dovetail.pack.quantise import low_and_high
 from dovetail.pack.rules import Rules, entropy, sampled_entropy
 from dovetail.parts.part import build
@@ -68,6 +68,25 @@ def test_fixed_bits_for_all_or_by_name():
     assert bits_of(state, bits={"a": 3, "c": 2}) == {"a": 3, "b": by_entropy, "c": 2}
 
 
+def test_any_number_of_levels_and_bits_as_powers_of_two():
+    state = {"a": weights(), "b": weights(seed=1)}
+
+    def levels_of(**settings):
+        return {t.name: t.levels for t in describe(compress(state, **settings)).tensors}
+
+    assert levels_of(levels=23) == {"a": 23, "b": 23}
+    assert levels_of(levels={"a": 3}) == {"a": 3, "b": levels_of()["b"]}
+    assert levels_of(bits=5) == {"a": 32, "b": 32}
+    back = decompress(compress({"w": torch.linspace(-1, 2, 900).reshape(30, 30)}, levels=23))
+    assert back["w"].unique().numel() == 23
+    for same in ({"bits": 5}, {"bits": {"a": 5, "b": 5}}):
+        bits, levels = compress(state, **same), compress(state, levels=32)
+        for name, tensor in decompress(bits).items():
+            assert torch.equal(tensor, decompress(levels)[name])
+    sizes = [describe(compress(state, levels=k)).tensors[0].entropy for k in range(16, 33)]
+    assert sizes == sorted(sizes)
+
+
 def test_what_is_kept_exactly():
     state = {
         "matrix": torch.randn(20, 20),
@@ -93,8 +112,6 @@ def test_each_row_may_have_its_own_range():
     one, many = (describe(compress(state, bits=6, channels=c), state) for c in (False, True))
     assert many.tensors[0].bits == one.tensors[0].bits == 6
     assert many.side > one.side
-    from dovetail.pack import decompress
-
     for channels, least in ((False, 0.5), (True, 0.0)):
         back = decompress(compress(state, bits=6, channels=channels))["w"]
         first = float((back[0] - state["w"][0]).norm() / state["w"][0].norm())
@@ -117,6 +134,12 @@ def test_each_row_may_have_its_own_range():
         ({"bits": {"count": 4}}, "kept exactly"),
         ({"gradients": {"wait": 1.0}}, "names 'wait', no such tensor"),
         ({"bits": 4, "gradients": {"w": 1.0}}, "not both"),
+        ({"bits": 4, "levels": 9}, "give bits or levels, not both"),
+        ({"levels": 1}, "levels"),
+        ({"levels": 65_537}, "levels"),
+        ({"levels": {"w": 2.5}}, r"levels\['w'\]"),
+        ({"levels": {"v": 4}}, "levels names 'v', no such tensor"),
+        ({"levels": {"count": 4}}, "levels names 'count'.*kept exactly"),
         ({"lossless": "w"}, "patterns"),
         ({"lossless": ["count", "hed.*"]}, r"no tensor matches lossless 'hed\.\*'"),
         ({"lossless": ["v"]}, "no tensor matches lossless 'v'"),
@@ -136,7 +159,8 @@ def test_gradients_that_are_no_numbers(size):
 
 
 def test_the_sample_follows_the_seed_and_the_name():
-    first = [Rules(seed=seed).bits_for("w", weights(), *low_and_high(weights())) for seed in (0, 0)]
+    w = weights()
+    first = [Rules(seed=seed).levels_for("w", w, *low_and_high(w)) for seed in (0, 0)]
     assert first[0] == first[1]
 
 

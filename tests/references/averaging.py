@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from references.packing import levels_of, quantised
 
 
-def slow_average(states, residuals, bits):
-    """Mean and new residuals of flat lists of numbers, one list a worker, ``2 ** bits`` bins."""
+def slow_average(states, residuals, since, levels):
+    """Mean and new residuals of flat lists of numbers, one list a worker, sent as differences."""
     told, lost = [], []
     for weights, residual in zip(states, residuals, strict=True):
-        wanted = [w + e for w, e in zip(weights, residual, strict=True)]
+        wanted = [w - s + e for w, s, e in zip(weights, since, residual, strict=True)]
         low, high = min(wanted), max(wanted)
-        width = (high - low) / 2**bits
-        read = []
-        for value in wanted:
-            place = min(math.floor((value - low) / width), 2**bits - 1)
-            read.append(low + (place + 0.5) * width)
+        symbols, _ = quantised(wanted, low, high, levels)
+        read = [levels_of(low, high, levels)[symbol] for symbol in symbols]
         told.append(read)
         lost.append([v - r for v, r in zip(wanted, read, strict=True)])
-    mean = [sum(column) / len(column) for column in zip(*told, strict=True)]
-    return mean, lost
+    moved = [sum(column) / len(column) for column in zip(*told, strict=True)]
+    return [s + d for s, d in zip(since, moved, strict=True)], lost

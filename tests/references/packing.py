@@ -1,7 +1,7 @@
 """Algorithms 1 and 2 of "Efficient deep learning", chapter 3, a number at a time, in float64.
 
-With the corrections: both sides count from the smallest weight, the largest falls into the last
-bin, symbols begin at 0, and the bits are rounded up.
+With the corrections: both sides count alike, symbols begin at 0, and the bits are rounded up; and
+with levels that are multiples of the step, so that zero is one of them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,29 @@ import math
 from collections import Counter
 
 
-def quantised(weights, low, high, bits):
-    """The bin of each weight, and how far (in bins) each lies from the nearest edge of a bin."""
+def quantised(weights, low, high, levels):
+    """The level's number of each weight, and how far (in steps) each lies from the nearest tie."""
+    values = levels_of(low, high, levels)
+    step = (high - low) / (levels - 1)
     symbols, margins = [], []
     for w in weights:
-        place = (w - low) / (high - low) * 2**bits if high > low else 0.0
-        symbols.append(min(math.floor(place), 2**bits - 1))
-        margins.append(abs(place - round(place)))
+        distances = [abs(w - value) for value in values]
+        nearest, second = sorted(distances)[:2]
+        symbols.append(distances.index(nearest))
+        margins.append((second - nearest) / step)
     return symbols, margins
 
 
-def centres(symbols, low, high, bits):
-    return [low + (high - low) * (q + 0.5) / 2**bits for q in symbols]
+def levels_of(low, high, levels):
+    """All levels: multiples of the step around zero, or from the smallest weight up."""
+    step = (high - low) / (levels - 1)
+    begin = math.floor(low / step + 0.5) * step if low <= 0 <= high else low
+    return [begin + q * step for q in range(levels)]
+
+
+def bins(weights, low, high, bits):
+    """The bin of each weight, as the histogram of the entropy rule counts them."""
+    return [min(math.floor((w - low) / (high - low) * 2**bits), 2**bits - 1) for w in weights]
 
 
 def entropy(symbols):
@@ -32,8 +43,7 @@ def entropy(symbols):
 
 
 def bits_by_entropy(weights, probe_bits, extra_bits):
-    symbols, _ = quantised(weights, min(weights), max(weights), probe_bits)
-    return math.ceil(entropy(symbols)) + extra_bits
+    return math.ceil(entropy(bins(weights, min(weights), max(weights), probe_bits))) + extra_bits
 
 
 def bits_by_gradient(gradients, extra_bits):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
+from references.packing import levels_of, quantised
+
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
 
@@ -29,19 +31,34 @@ def paired_rise_of_mistakes(before, after):
     return math.sqrt((square - mean**2) / n)
 
 
-def carried_by_loops(rows, bits):
-    """Each weight of a row to the nearest centre, after adding what those before it lost."""
+def rounded_by_loops(rows, levels, *, carry, price):
+    """Each weight of a row to the level that is nearest and cheapest, perhaps after a carry.
+
+    A level costs ``price`` squared steps for each bit, by its share of the nearest levels (with
+    half a weight more for each level).
+    """
     low = min(min(row) for row in rows)
     high = max(max(row) for row in rows)
-    step = (high - low) / 2**bits
-    centres = [low + (k + 0.5) * step for k in range(2**bits)]
+    values = levels_of(low, high, levels)
+    step = (high - low) / (levels - 1)
+    symbols, _ = quantised([w for row in rows for w in row], low, high, levels)
+    shares = [(symbols.count(q) + 0.5) / (len(symbols) + levels / 2) for q in range(levels)]
+
+    def cost(value, q):
+        return ((value - values[q]) / step) ** 2 - price * math.log2(shares[q])
+
     out = []
     for row in rows:
-        carry, chosen = 0.0, []
+        debt, chosen = 0.0, []
         for weight in row:
-            value = weight + carry
-            chosen.append(min(centres, key=lambda centre: abs(centre - value)))
-            carry = max(-step / 2, min(step / 2, value - chosen[-1]))
+            value = weight if weight == 0 else weight + debt * carry
+            # Of the two levels around the value; beyond the ends there is one.
+            near = sorted(range(levels), key=lambda q: abs(values[q] - value))[:2]
+            outside = not values[0] <= value <= values[-1]
+            best = near[0] if outside else min(near, key=lambda q: cost(value, q))
+            chosen.append(0.0 if weight == 0 else values[best])
+            if weight != 0:
+                debt = max(-step, min(step, value - values[best]))
         out.append(chosen)
     return out
 

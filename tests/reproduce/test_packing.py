@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
     ("script", "records"),
     [
         ("packing_bits", {"packing_bits", "packing_floor"}),
+        ("packing_differences", {"packing_differences"}),
         ("packing_entropy", {"packing_entropy", "packing_rates"}),
     ],
 )

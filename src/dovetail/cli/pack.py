@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.task is None:
         reading = (*Reading.declared, "task_options", "data")
         refuse(args, reading, "can only be used with --task")
-    if decides := _flags_said(args, ("bits", "loss_budget", "points")):
+    if decides := _flags_said(args, ("bits", "levels", "loss_budget", "points")):
         refuse(
             args,
             ("extra_bits", "seed"),

@@ -29,9 +29,16 @@ from torch import Tensor, nn
 from dovetail.core.declared import figure, measures, text, when
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError, nearest
 from dovetail.core.records import Record
-from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.dist.group import check_group, from_each, rank_and_size, told_by_each
-from dovetail.dist.packed_mean import Packing, State, mean_of, packed, size_of, unpacked
+from dovetail.dist.packed_mean import (
+    Packing,
+    State,
+    mean_of,
+    onward,
+    packed,
+    size_of,
+    unpacked,
+)
 
 __all__ = ["AS_USUAL", "Averaging", "Exchanges"]
 
@@ -44,10 +51,12 @@ class Averaging:
 
     Made in every process, as the optimiser is: it checks that all hold the same network, and starts
     them from the weights of process 0.  All must take the same number of steps: each waits for the
-    others.  Alone, without a process group, nothing is ever changed.
+    others, and all stop with an error when they find that one took another number.  Alone, without
+    a process group, nothing is ever changed.
 
-    Averaged are the parameters that are trained, through packed bytes, and the buffers, such as
-    batch statistics, which are sent exactly; integer buffers are those of process 0.  What is
+    Averaged are the parameters that are trained, as packed differences to the last common weights
+    (of which a copy is kept), and the buffers, such as batch statistics, which are sent exactly;
+    integer buffers are those of process 0.  What is
     frozen is neither sent nor changed.  The optimiser is left alone: each keeps its own momentum.
 
     Args:
@@ -55,7 +64,7 @@ class Averaging:
         every: Steps between two exchanges.
         packing: Arguments of ``pack.compress``, such as ``{"extra_bits": 5}`` or ``{"bits": 8}``;
             ``{"gradients": True}`` chooses the bits by the gradients that the last step left;
-            ``None`` sends the weights as they are.
+            ``None`` sends the weights themselves, as they are.
         error_feedback: Send what rounding lost the next time.
 
     >>> averaging = Averaging(nn.Linear(3, 2), every=10)
@@ -78,11 +87,13 @@ class Averaging:
         self.packing, self.error_feedback = packing, error_feedback
         self._steps, self._settled = 0, True
         self._residuals: State = {}
+        self._common: State = {}
         self._rows: list[dict[str, float]] = []
         self._size = rank_and_size()[1]
         if self._size > 1:
             self._agree()
             self._begin_alike()
+            self._common = self._copied()
 
     def step(self) -> bool:
         """Count a step of the optimiser; average when it is time, and say whether it was."""
@@ -96,12 +107,17 @@ class Averaging:
         """Average now, unless nothing has changed since the last time; whether it was done.
 
         At the end of training and before a common validation, so that all hold the same weights.
+        All must call it after the same number of steps, which is the first thing that they tell.
         """
-        if self._size == 1 or self._settled:
+        if self._size == 1:
+            return False
+        self._in_step()
+        if self._settled:
             return False
         rank, bits = rank_and_size()[0], 0
         try:
-            message = packed(dict(_shared(self.module)), self._residuals, self._chosen())
+            shared = dict(_shared(self.module))
+            message = packed(shared, self._residuals, self._chosen(), self._common)
         except DovetailError:
             # An empty message tells the others, who would wait for ever; they stop at the first.
             any(not data for data in from_each(b""))
@@ -119,10 +135,11 @@ class Averaging:
                 bits += 8 * len(data)
                 yield message.values if source == rank else unpacked(data, self.packing, size)
 
-        mean = mean_of(arriving())
+        mean = onward(mean_of(arriving()), message.moved, self._common)
         with torch.no_grad():
-            for name, tensor in _shared(self.module):
+            for name, tensor in shared.items():
                 tensor.copy_(mean[name])
+        self._common = self._copied()
         if self.error_feedback:
             self._residuals = message.lost
         self._settled = True
@@ -158,10 +175,13 @@ class Averaging:
             "settled": self._settled,
             "rows": [dict(row) for row in self._rows],
             "residuals": {name: tensor.clone() for name, tensor in self._residuals.items()},
+            "common": {name: tensor.clone() for name, tensor in self._common.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave in the same process.
+
+        Without ``"common"``, the weights that the network has now are the last common ones.
 
         >>> averaging = Averaging(nn.Linear(3, 2))
         >>> averaging.load_state_dict({"steps": 7, "settled": True, "rows": [], "residuals": {}})
@@ -169,15 +189,18 @@ class Averaging:
         7
         """
         shapes = {name: tensor.shape for name, tensor in _shared(self.module)}
-        for name, tensor in state["residuals"].items():
-            if shapes.get(name) != tensor.shape:
-                raise ContractError(
-                    f"the residual of {name!r} is not of this network; load what state_dict() of "
-                    "the same network gave, or begin without it"
-                )
+        for kind in ("residuals", "common"):
+            for name, tensor in state.get(kind, {}).items():
+                if shapes.get(name) != tensor.shape:
+                    raise ContractError(
+                        f"{name!r} of the {kind} is not of this network; load what state_dict() of "
+                        "the same network gave, or begin without it"
+                    )
         self._steps, self._settled = int(state["steps"]), bool(state["settled"])
         self._rows = [dict(row) for row in state["rows"]]
         self._residuals = dict(state["residuals"])
+        if self._size > 1:
+            self._common = dict(state["common"]) if "common" in state else self._copied()
 
     @property
     def _weights(self) -> int:
@@ -201,6 +224,26 @@ class Averaging:
                 if tensor.grad is not None
             }
         return chosen
+
+    def _copied(self) -> State:
+        """What is averaged, as it is now."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in _shared(self.module)}
+
+    def _in_step(self) -> None:
+        """Every process sees the same refusal when one of them took more or fewer steps."""
+        try:
+            said = told_by_each(self._steps)
+        except RuntimeError:  # what torch raises when a process is gone
+            raise TrainingError(
+                f"after {self._steps} steps the other processes cannot be reached; one of them has "
+                "failed, or took fewer steps and has ended: give each as many batches"
+            ) from None
+        if len(set(said)) > 1:
+            listed = ", ".join(f"process {source}: {steps}" for source, steps in enumerate(said))
+            raise TrainingError(
+                f"the processes took different numbers of steps ({listed}); give each as many "
+                "batches, or call synchronise() in all of them after the same step"
+            )
 
     def _agree(self) -> None:
         """Every process sees the same refusal when one of them brings something else."""
@@ -275,9 +318,7 @@ def _plainly(packing: Packing) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchanges(
-    Record, kind="exchanges", title="Weights averaged by {processes} processes"
-):
+class Exchanges(Record, kind="exchanges", title="Weights averaged by {processes} processes"):
     """One row each time that the processes averaged their weights.
 
     Attributes:

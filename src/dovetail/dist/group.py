@@ -22,7 +22,18 @@ from torch.distributed.rendezvous import rendezvous
 
 from dovetail.core.errors import SettingsError
 
-__all__ = ["Mergeable", "check_group", "from_each", "gathered", "is_distributed", "merge_across", "my_share", "rank_and_size", "told_by_each", "under_torchrun"]
+__all__ = [
+    "Mergeable",
+    "check_group",
+    "from_each",
+    "gathered",
+    "is_distributed",
+    "merge_across",
+    "my_share",
+    "rank_and_size",
+    "told_by_each",
+    "under_torchrun",
+]
 
 
 class Mergeable(Protocol):

@@ -1,17 +1,22 @@
 r"""The mean of several processes' weights, exchanged as packed bytes.
 
-Process :math:`i` of :math:`P` trains on its own rows.  Now and then it packs its weights
-:math:`w_i`, and all go on from the mean of what was packed:
+Process :math:`i` of :math:`P` trains on its own rows.  Now and then it packs how far its weights
+:math:`w_i` have moved from the last common ones, :math:`w`, and all go on from the mean of that:
 
 .. math::
-    m_i = \mathrm{pack}(w_i + e_i), \qquad
-    \hat w_i = \mathrm{unpack}(m_i), \qquad
-    w \leftarrow \tfrac1P \sum_i \hat w_i, \qquad
-    e_i \leftarrow w_i + e_i - \hat w_i .
+    m_i = \mathrm{pack}(w_i - w + e_i), \qquad
+    \hat d_i = \mathrm{unpack}(m_i), \qquad
+    e_i \leftarrow w_i - w + e_i - \hat d_i, \qquad
+    w \leftarrow w + \tfrac1P \sum_i \hat d_i .
+
+A difference is far smaller than a weight, and so are the steps between its levels: few bits do.
+Most of it is next to nothing and becomes the level zero, which costs next to nothing too.  What is
+sent exactly (small tensors, buffers, everything without packing) is sent as it is, not as a
+difference.
 
 Everyone decodes every message, its own too, in the order of the processes, and adds them up in
-float64: all end with the same bits.  The last step is *error feedback*: what rounding lost is sent
-the next time, so that steps smaller than a bin add up instead of being lost for ever.  Without it
+float64: all end with the same bits.  :math:`e_i` is *error feedback*: what rounding lost is sent
+the next time, so that steps smaller than a level add up instead of being lost for ever.  Without it
 :math:`e_i = 0`.
 
 Floating-point tensors are averaged; of integers and booleans the first process's are taken.
@@ -22,7 +27,7 @@ and a process group around it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +37,17 @@ from torch import Tensor
 
 from dovetail.core.errors import ContractError
 
-__all__ = ["Average", "Message", "Packing", "averaged", "mean_of", "packed", "size_of", "unpacked"]
+__all__ = [
+    "Average",
+    "Message",
+    "Packing",
+    "averaged",
+    "mean_of",
+    "onward",
+    "packed",
+    "size_of",
+    "unpacked",
+]
 
 State = dict[str, Tensor]
 Packing = Mapping[str, Any] | None
@@ -43,14 +58,16 @@ Packing = Mapping[str, Any] | None
 class Message:
     """What a process sends, what everybody reads in it, and what was lost on the way.
 
-    ``values`` are :math:`\\hat w`, ``lost`` the next :math:`e`, where it is not zero; ``error`` is
-    :math:`\\lVert e\\rVert / \\lVert w + e\\rVert` over all floating-point tensors.
+    ``values`` are what is read: of the tensors in ``moved`` :math:`\\hat d`, of the others they
+    themselves.  ``lost`` is the next :math:`e`, where it is not zero; ``error`` is the size of what
+    was lost over the size of what was to be sent, over all floating-point tensors.
     """
 
     data: bytes
     values: State
     lost: State
     error: float
+    moved: frozenset[str] = frozenset()
 
     @property
     def bits(self) -> int:
@@ -71,6 +88,7 @@ def averaged(
     states: Sequence[Mapping[str, Tensor]],
     residuals: Sequence[Mapping[str, Tensor]] | None = None,
     packing: Packing = None,
+    since: Mapping[str, Tensor] | None = None,
 ) -> Average:
     """The mean of the states after packing, as every process would find it.
 
@@ -79,35 +97,47 @@ def averaged(
         residuals: What the last call gave, for error feedback; ``None`` (the first time, or always)
             adds nothing.
         packing: Arguments of ``pack.compress``, or ``None`` for the plain mean.
+        since: The last common state: what is packed are the differences from it.  ``None`` packs
+            the weights themselves.
 
     >>> states = [{"w": torch.tensor([0.0, 1.0])}, {"w": torch.tensor([1.0, 4.0])}]
     >>> averaged(states).state["w"]
     tensor([0.5000, 2.5000])
-    >>> coarse = averaged(states, packing={"bits": {"w": 1}})
-    >>> coarse.state["w"], coarse.residuals[1]["w"]
-    (tensor([1., 2.]), tensor([-0.7500,  0.7500]))
+    >>> coarse = averaged(states, None, {"levels": {"w": 2}}, since={"w": torch.tensor([0.0, 2.0])})
+    >>> coarse.state["w"], coarse.residuals  # of two differences each is a level
+    (tensor([0.5000, 2.5000]), ({}, {}))
     """
     before = [{} for _ in states] if residuals is None else list(residuals)
-    messages = [packed(w, e, packing) for w, e in zip(states, before, strict=True)]
+    messages = [packed(w, e, packing, since) for w, e in zip(states, before, strict=True)]
     return Average(
-        state=mean_of(message.values for message in messages),
+        state=onward(mean_of(message.values for message in messages), messages[0].moved, since),
         residuals=tuple(message.lost for message in messages),
         bits=tuple(message.bits for message in messages),
     )
 
 
 def packed(
-    state: Mapping[str, Tensor], residual: Mapping[str, Tensor], packing: Packing
+    state: Mapping[str, Tensor],
+    residual: Mapping[str, Tensor],
+    packing: Packing,
+    since: Mapping[str, Tensor] | None = None,
 ) -> Message:
-    """The message of one process: its state, with what was lost before, packed.
+    """The message of one process: its state, or how far it has moved, with what was lost before.
 
     >>> message = packed({"w": torch.ones(3)}, {}, None)
     >>> message.values["w"], message.error
     (tensor([1., 1., 1.]), 0.0)
     """
     wanted = {name: _plus(tensor, residual.get(name)) for name, tensor in state.items()}
+    moved = frozenset[str]() if since is None else _rounded(state, packing)
+    for name in moved:
+        assert since is not None
+        wanted[name] = wanted[name] - _plus(since[name], None)
     # A copy: safetensors refuses tensors that share storage, and training goes on in place.
-    sent = {name: wanted[name].to(tensor.dtype, copy=True) for name, tensor in state.items()}
+    sent = {
+        name: want.to(want.dtype if name in moved else state[name].dtype, copy=True)
+        for name, want in wanted.items()
+    }
     if packing is None:
         data = save(sent)
     else:
@@ -123,7 +153,33 @@ def packed(
             missed += float(left.double().square().sum())
             if bool(left.any()):
                 lost[name] = left
-    return Message(data, values, lost, (missed / total) ** 0.5 if total > 0 else 0.0)
+    return Message(data, values, lost, (missed / total) ** 0.5 if total > 0 else 0.0, moved)
+
+
+def _rounded(state: Mapping[str, Tensor], packing: Packing) -> frozenset[str]:
+    """The tensors that packing rounds, which is known from their names, shapes and dtypes alone."""
+    if packing is None:
+        return frozenset()
+    from dovetail.pack.rules import Rules  # most trainings need no coder
+
+    rules = Rules(**packing)
+    return frozenset(name for name, tensor in state.items() if not rules.exact(name, tensor))
+
+
+def onward(
+    mean: Mapping[str, Tensor], moved: Collection[str], since: Mapping[str, Tensor] | None
+) -> State:
+    """The next common state: the last one, moved by the mean differences, and other means as found.
+
+    >>> onward({"w": torch.tensor([0.5])}, {"w"}, {"w": torch.tensor([2.0])})
+    {'w': tensor([2.5000])}
+    """
+    new = dict(mean)
+    for name in moved:
+        assert since is not None
+        before = since[name].detach().cpu()
+        new[name] = (before.double() + mean[name].double()).to(before.dtype)
+    return new
 
 
 def unpacked(

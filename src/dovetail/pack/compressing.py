@@ -1,9 +1,9 @@
 """Weights to bytes: Algorithm 1 of the thesis "Efficient deep learning", chapter 3, and around it.
 
-For each tensor: its range, the number of bits (:mod:`dovetail.pack.rules`), the bin of each weight
-(:mod:`dovetail.pack.quantise`), the bins coded (:mod:`dovetail.pack.coding`).  What is no floating
-tensor, is small, or is named in ``lossless`` keeps every bit.  Containers are
-written as their tensors arrive, into memory or into a file.
+For each tensor: its range, the number of levels (:mod:`dovetail.pack.rules`), the level of each
+weight (:mod:`dovetail.pack.quantise`), their numbers coded (:mod:`dovetail.pack.coding`).  What is
+no floating tensor, is small, or is named in ``lossless`` keeps every bit.  Containers are written
+as their tensors arrive, into memory or into a file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dovetail.core.errors import SettingsError, TaskError, argument, shown
 from dovetail.core.files import whole_file
 from dovetail.pack.code_choice import best_code
 from dovetail.pack.container import HEAD, exact_block, quantised_block, ranges, write_index
-from dovetail.pack.index import FEWEST_COLUMNS, LONGEST_NAME, Entry, Group
+from dovetail.pack.index import LONGEST_NAME, Entry, Group
 from dovetail.pack.packed import Packed, described
-from dovetail.pack.quantise import Grid, divisible, finest, low_and_high
+from dovetail.pack.quantise import Grid, divisible, finest, low_and_high, ranged
 from dovetail.pack.rules import Rules
 from dovetail.pack.tensors import checked, elements_of, raw_bytes
 from dovetail.pack.threads import Pool
@@ -46,6 +46,7 @@ def compress(
     sample: float = 0.03,
     *,
     bits: int | Mapping[str, int] | None = Bits.bits,
+    levels: int | Mapping[str, int] | None = Bits.levels,
     gradients: Mapping[str, Tensor | float] | None = None,
     channels: bool = Bits.channels,
     lossless: Sequence[str] = Bits.lossless,
@@ -61,7 +62,9 @@ def compress(
         sample: The fraction :math:`F` of the weights in that histogram (at least 512 weights, at
             most 65 536).
         bits: Instead of the entropy's: one number for all, or one a name (other names keep to the
-            entropy).  A small tensor that is named is quantised too.
+            entropy).  A small tensor that is named is quantised too.  ``N`` bits are ``2 ** N``
+            levels.
+        levels: The same in levels, of which there may be any number from 2 to 65 536.
         gradients: The gradient rule instead: for each name the gradient, or its root mean square.
         channels: A range for each row (first axis) of a tensor instead of one for all of it.
         lossless: Patterns of names to keep exactly, such as ``"*.bias"``.
@@ -75,11 +78,11 @@ def compress(
     True
     >>> from dovetail.pack.decompressing import decompress
     >>> back = decompress(data)
-    >>> back["steps"], bool((back["w"] - state["w"]).abs().max() <= 1 / 2**10)
+    >>> back["steps"], bool((back["w"] - state["w"]).abs().max() <= 1 / 1000)
     (tensor(3), True)
     """
     rules = Rules(
-        extra_bits, probe_bits, sample, bits, gradients, channels, lossless, smallest, seed
+        extra_bits, probe_bits, sample, bits, gradients, channels, lossless, smallest, seed, levels
     )
     sink = BytesIO()
     stream(sink, state_dict, rules)
@@ -147,26 +150,26 @@ class _Writer:
         self.add(entry, threads.each(exact_block, pieces, entry.block_count))
 
     def quantised(self, entry: Entry, tensor: Tensor, rules: Rules, threads: Pool) -> bool:
-        """Whether the tensor could be written in bins."""
-        by_row = rules.channels and tensor.ndim >= 2 and tensor[0].numel() >= FEWEST_COLUMNS
-        rows = len(tensor) if by_row else 1
-        matrix = tensor.reshape(rows, -1)
+        """Whether the tensor could be written in levels."""
+        matrix = ranged(tensor, rules.channels)
         low, high = low_and_high(matrix)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise TaskError(
-                f"{entry.name!r} has elements that are not finite, which no bin can hold: "
+                f"{entry.name!r} has elements that are not finite, which no level is near: "
                 f"keep it exactly with {argument('lossless', (entry.name,))}"
             )
         if not divisible(low, high):
             return False
-        entry = replace(entry, rows=rows)
+        entry = replace(entry, rows=len(matrix))
         if (low == high).all():
             self.add(entry, iter([ranges(low, high)]))
             return True
-        bits = rules.bits_for(entry.name, matrix, low, high)
-        grid = Grid(min(bits, finest(tensor.dtype, low, high)), low, high)
+        levels = rules.levels_for(entry.name, matrix, low, high)
+        grid = Grid(min(levels, finest(tensor.dtype, low, high)), low, high)
+        if grid.overshoots(tensor.dtype):
+            return False
         code = best_code(_counts(matrix, grid), grid.bits, tensor.numel())
-        entry = replace(entry, code=code)
+        entry = replace(entry, code=code, levels=grid.levels)
 
         def block(where: tuple[slice, slice]) -> list[bytes]:
             weights = matrix[where]

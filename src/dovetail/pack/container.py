@@ -32,13 +32,12 @@ from torch import Tensor
 
 from dovetail.core.errors import FormatError, SettingsError, argument, shown
 from dovetail.pack.coding import Code, decode, encode
-from dovetail.pack.index import Entry, Group, Index, from_json, to_json
+from dovetail.pack.index import FORMAT, MIDDLES, Entry, Group, Index, from_json, to_json
 from dovetail.pack.quantise import Grid, Numbers, divisible
 from dovetail.pack.streams import Reader, unshrink, written
 from dovetail.pack.threads import scratch
 
 __all__ = [
-    "FORMAT",
     "HEAD",
     "TAIL",
     "exact_block",
@@ -52,9 +51,6 @@ __all__ = [
     "write_index",
 ]
 
-
-FORMAT = 2
-"""Raise when an older dovetail would misread a new container; keep reading what was released."""
 
 HEAD = b"DOVEPACK"
 _TAIL = struct.Struct("<IIIIQ4s")
@@ -131,8 +127,10 @@ def tail_sizes(tail: bytes, size: int, most_bytes: int | None = None) -> tuple[i
     crc, shrunk, full, number, said, end = _TAIL.unpack(tail)
     if end != _END:
         raise FormatError("not a packed container, or one that was cut off")
-    if number != FORMAT:
-        raise FormatError(f"packed format {number}, this dovetail reads {FORMAT}; update dovetail")
+    if number not in (MIDDLES, FORMAT):
+        raise FormatError(
+            f"packed format {number}, this dovetail reads {MIDDLES} and {FORMAT}; update dovetail"
+        )
     if said != size:
         raise FormatError(f"a packed container of {said} bytes has {size}: cut off, or added to")
     if shrunk > size - len(HEAD) - TAIL or full > _most_index(size):
@@ -160,7 +158,7 @@ def read_index(
     if (needed := _memory(plain)) > _most_memory(size):
         raise FormatError("the index of a packed container would fill memory")
     _refuse_beyond(most_bytes, needed)
-    entries, groups, settings = from_json(plain)
+    entries, groups, settings = from_json(plain, number=_TAIL.unpack(tail)[3])
     coded = sum(group.size for group in groups)
     if coded != size - len(HEAD) - len(data) - TAIL:
         raise FormatError("index: the groups do not fill the container")
@@ -233,14 +231,14 @@ def quantised_block(weights: Numbers, grid: Grid, rows: slice, code: Code) -> li
 def fill_quantised(
     block: bytes | memoryview, grid: Grid, rows: slice, code: Code, into: Tensor
 ) -> None:
-    """Fill ``into [r, c]`` with the centres of a block's bins."""
+    """Fill ``into [r, c]`` with the levels of a block."""
     lent = scratch("symbols", into.numel(), code.cut.kind)
     symbols = decode(block, into.numel(), code, lent).reshape(into.shape)
     if into.dtype == torch.bfloat16:  # which numpy does not know
-        into.copy_(torch.from_numpy(grid.centres(symbols, rows)))
+        into.copy_(torch.from_numpy(grid.values(symbols, rows)))
         return
     numbers = into.numpy()
     if numbers.dtype == grid.arithmetic:
-        grid.centres(symbols, rows, out=numbers)
+        grid.values(symbols, rows, out=numbers)
     else:
-        numbers[...] = grid.centres(symbols, rows)
+        numbers[...] = grid.values(symbols, rows)

@@ -28,7 +28,6 @@ from dovetail.pack.container import (
     tail_sizes,
 )
 from dovetail.pack.index import Entry, Index
-from dovetail.pack.quantise import Grid
 from dovetail.pack.tensors import dtype_name, raw_bytes
 from dovetail.pack.threads import Pool
 
@@ -176,7 +175,7 @@ def _tensor(
     if entry.code is None:
         matrix.copy_(torch.from_numpy(low)[:, None])
         return tensor
-    code, grid = entry.code, Grid(entry.code.bits, low, high)
+    code, grid = entry.code, entry.grid(low, high)
 
     quantised = ((next(blocks), grid, rows, code, matrix[rows, cols]) for rows, cols in where)
     for _ in threads.each(lambda some: fill_quantised(*some), quantised, entry.block_count):

@@ -1,9 +1,10 @@
 """What a container says about its tensors, and the JSON that says it.
 
-Columns rather than rows, which shrink better: ``names``, ``shapes``, ``rows`` and ``lengths`` have
-an item a tensor, and so have ``dtype`` and ``plan``, which count into ``dtypes`` and ``plans`` (-1:
-none).  A plan is a tensor's :class:`~dovetail.pack.coding.Code`: its bits, a letter for the width
-of each token, and its peels, each whether by gaps and the tokens.
+Columns rather than rows, which shrink better: ``names``, ``shapes``, ``rows``, ``levels`` and
+``lengths`` have an item a tensor, and so have ``dtype`` and ``plan``, which count into ``dtypes``
+and ``plans`` (-1: none).  Format 2 has no ``levels``.  A plan is a tensor's
+:class:`~dovetail.pack.coding.Code`: its bits, a letter for the width of each token, and its peels,
+each whether by gaps and the tokens.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ import torch
 from dovetail.core.errors import FormatError, shown
 from dovetail.core.plain import parse_json
 from dovetail.pack.coding import BLOCK, MOST_PEELS, MOST_TOKENS, Code, Peel
+from dovetail.pack.quantise import FEWEST_COLUMNS, Grid, Numbers, bits_of
 from dovetail.pack.tensors import DTYPES, FLOATING, dtype_name
 
-__all__ = ["Entry", "FEWEST_COLUMNS", "Group", "Index", "LONGEST_NAME", "from_json", "to_json"]
-
-
-FEWEST_COLUMNS = 16
-"""Rows shorter than this share one range: two numbers for so few would outweigh what they save."""
+__all__ = ["Entry", "FORMAT", "Group", "Index", "LONGEST_NAME", "MIDDLES", "from_json", "to_json"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,9 @@ class Entry:
     """One tensor in a container: exact when it has neither code nor rows.
 
     ``rows`` is the number of ranges (0: kept exactly); without a code all elements of a row are
-    equal.  ``lengths`` are the bytes of its blocks; where there are ranges, they come first, as a
-    block of their own.
+    equal.  ``levels`` says how many each range has (0: the middles of bins, as in format 2).
+    ``lengths`` are the bytes of its blocks; where there are ranges, they come first, as a block of
+    their own.
     """
 
     name: str
@@ -43,6 +42,12 @@ class Entry:
     rows: int = 0
     code: Code | None = None
     lengths: tuple[int, ...] = ()
+    levels: int = 0
+
+    def grid(self, low: Numbers, high: Numbers) -> Grid:
+        """Its levels, if it has a code, between these ends."""
+        assert self.code is not None
+        return Grid(self.levels or 1 << self.code.bits, low, high, middles=not self.levels)
 
     @property
     def elements(self) -> int:
@@ -102,10 +107,14 @@ class Index:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+FORMAT, MIDDLES = 3, 2
+"""Raise when an older dovetail would misread a new container; keep reading what was released, which
+began with levels that are the middles of bins."""
+
 LONGEST_NAME, _MOST_AXES = 1024, 64
 
 _WIDTHS = "0123456789abcdefg"
-_COLUMNS = ("names", "dtype", "shapes", "plan", "rows", "lengths")
+_COLUMNS = ("names", "dtype", "shapes", "plan", "rows", "levels", "lengths")
 _FIELDS = {*_COLUMNS, "dtypes", "plans", "groups", "settings"}
 
 Said = tuple[tuple[Entry, ...], tuple[Group, ...], dict[str, Any]]
@@ -125,6 +134,7 @@ def to_json(entries: list[Entry], groups: list[Group], settings: dict[str, Any])
         "plans": [_code_to_plain(code) for code in codes],
         "plan": [-1 if entry.code is None else codes[entry.code] for entry in entries],
         "rows": [entry.rows for entry in entries],
+        "levels": [entry.levels for entry in entries],
         "lengths": [list(entry.lengths) for entry in entries],
         "groups": [[group.size, group.crc] for group in groups],
         "settings": settings,
@@ -132,7 +142,7 @@ def to_json(entries: list[Entry], groups: list[Group], settings: dict[str, Any])
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def from_json(data: bytes) -> Said:
+def from_json(data: bytes, number: int = FORMAT) -> Said:
     """The tensors, groups and settings of an index, each checked by itself and against the others.
 
     >>> entries, groups, settings = from_json(to_json([], [], {"rule": "fixed"}))
@@ -140,22 +150,26 @@ def from_json(data: bytes) -> Said:
     ((), (), {'rule': 'fixed'})
     """
     value = parse_json(data, "index")
-    if not isinstance(value, dict) or set(value) != _FIELDS:
+    fields = _FIELDS - {"levels"} if number == MIDDLES else _FIELDS
+    if not isinstance(value, dict) or set(value) != fields:
         raise FormatError("index: not the fields of an index")
-    lists = all(isinstance(value[name], list) for name in _FIELDS - {"settings"})
+    lists = all(isinstance(value[name], list) for name in fields - {"settings"})
     if not lists or not isinstance(value["settings"], dict):
         raise FormatError("index: not the fields of an index")
     names = value["names"]
+    value.setdefault("levels", [0] * len(names))
     if any(len(value[name]) != len(names) for name in _COLUMNS):
         raise FormatError("index: its columns differ in length")
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise FormatError("index: a name that is none, or is there twice")
-    for name in ("dtype", "plan", "rows"):
+    for name in ("dtype", "plan", "rows", "levels"):
         _whole_numbers(value[name], name)
     if max(len(value["plans"]), len(value["dtypes"])) > len(names):
         raise FormatError("index: more plans than tensors")
     codes = [_code_from_plain(plain) for plain in value["plans"]]
     entries = tuple(_entry(value, codes, place) for place in range(len(names)))
+    if number == FORMAT and any(bool(entry.levels) != bool(entry.code) for entry in entries):
+        raise FormatError("index: levels without a plan, or a plan without")
     groups = []
     for group in value["groups"]:
         size, crc = _whole_numbers(group, "group", 2)
@@ -187,7 +201,10 @@ def _entry(value: dict[str, Any], codes: list[Code], place: int) -> Entry:
     ranged = rows == 1 or (rows > 1 and elements >= rows * FEWEST_COLUMNS and not elements % rows)
     if rows and not (dtype in FLOATING and elements and ranged):
         raise FormatError(f"{where}: {shown(rows)} ranges do not fit it")
-    entry = Entry(name, dtype, shape, rows, codes[plan] if plan >= 0 else None, lengths)
+    code, levels = codes[plan] if plan >= 0 else None, value["levels"][place]
+    if levels and not (code and levels >= 2 and bits_of(levels) == code.bits):
+        raise FormatError(f"{where}: {shown(levels)} levels do not fit it")
+    entry = Entry(name, dtype, shape, rows, code, lengths, levels)
     if any(length < 1 for length in lengths):
         raise FormatError(f"{where}: an empty block")
     if len(lengths) != entry.block_count + (rows > 0):

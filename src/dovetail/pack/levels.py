@@ -1,15 +1,16 @@
-r"""How few bits each tensor could have, and in which order to take them away.
+r"""How few levels each tensor could have, and in which order to take them away.
 
-A tensor :math:`t` in :math:`b` bits takes :math:`S_t(b)` bytes and differs from the given one by
-:math:`D_t(b) = \sum (\hat w - w)^2`; both are known without measuring any loss.  How much the loss
-rises with :math:`t` alone in so many bits, :math:`r_t(b)`, is measured at some :math:`b`, drawn as
-straight lines between the logarithms of :math:`D` and :math:`r`, and beyond them as
-:math:`r \propto D`, which is what a loss does near a minimum.
+A tensor :math:`t` in :math:`K` levels takes about :math:`S_t(K)` bytes and differs from the given
+one by :math:`D_t(K) = \sum (\hat w - w)^2`; both are estimated from some of its weights, without
+measuring any loss.  How much the loss rises with :math:`t` alone in so many levels,
+:math:`r_t(K)`, is measured at some :math:`K`, drawn as straight lines between the logarithms of
+:math:`D` and :math:`r`, and beyond them as :math:`r \propto D`, which is what a loss does near a
+minimum.
 
 Of all ways to spend a total rise, those with the fewest bytes minimise
-:math:`\sum_t S_t(b_t) + \lambda\, r_t(b_t)` for some price :math:`\lambda`, as if the rises added
-up.  As the price falls from infinity, one tensor after another takes a step to fewer bits: the one
-that saves most bytes for each unit of loss.  These steps are the *path*.
+:math:`\sum_t S_t(K_t) + \lambda\, r_t(K_t)` for some price :math:`\lambda`, as if the rises added
+up.  As the price falls from infinity, one tensor after another takes a step to fewer levels: the
+one that saves most bytes for each unit of loss.  These steps are the *path*.
 """
 
 from __future__ import annotations
@@ -24,43 +25,58 @@ from torch import Tensor
 
 from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
-from dovetail.pack.quantise import carried, divisible, low_and_high
-from dovetail.pack.tensors import FLOATING
+from dovetail.pack.quantise import Grid, divisible, low_and_high, ranged
+from dovetail.pack.rounding import nearest_cheap, places_of, rounded
+from dovetail.pack.rules import entropy
+from dovetail.pack.tensors import FLOATING, elements_of
 
-__all__ = ["Levels", "Step", "in_bits", "levels_of", "path", "quantisable", "rise_curve"]
+__all__ = ["Ladder", "Step", "in_levels", "ladder_of", "path", "quantisable", "rise_curve", "rungs"]
 
 Step = tuple[str, int]
-"""A tensor, and the bits it has from now on."""
+"""A tensor, and the levels it has from now on."""
 
 _LEAST, _MOST = 1e-15, 1e15
 """Rises are kept within these, so that they have logarithms."""
 
+_SAMPLE = 1 << 16
+_PLAN, _LEVEL = 64, 0.5
+"""Bytes of a tensor that has next to none, and for each level that there is a code for."""
+
 
 @dataclass(frozen=True)
-class Levels:
-    """What a tensor would take in so many bits, and how far it would move; ``exact`` in bytes.
+class Ladder:
+    """What a tensor would take in so many levels, and how far it would move.
 
-    ``carry`` says how it is rounded: see :mod:`dovetail.pack.quantise`.
+    ``exact`` is in bytes, ``energy`` the sum of its squares.
     """
 
     name: str
     exact: int
     sizes: Mapping[int, int]
     distances: Mapping[int, float]
-    carry: bool = False
+    energy: float = 1.0
 
-    @property
-    def finest(self) -> int:
-        """The most bits that were tried."""
-        return max(self.sizes)
+    def size(self, levels: Mapping[str, int]) -> int:
+        """Its bytes when tensors have these levels, and those not named are exact."""
+        return self.sizes[levels[self.name]] if self.name in levels else self.exact
 
-    def size(self, bits: Mapping[str, int]) -> int:
-        """Its bytes when tensors have these bits, and those not named are exact."""
-        return self.sizes[bits[self.name]] if self.name in bits else self.exact
+    def below(self, levels: Mapping[str, int]) -> int | None:
+        """The next fewer levels than it has, if there are any."""
+        now = levels.get(self.name, math.inf)
+        return max((rung for rung in self.sizes if rung < now), default=None)
+
+
+def rungs(most_bits: int) -> list[int]:
+    """The numbers of levels that are tried, four to an octave.
+
+    >>> rungs(4)
+    [2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16]
+    """
+    return sorted({round(2 ** (quarter / 4)) for quarter in range(4, 4 * most_bits + 1)})
 
 
 def quantisable(tensor: Tensor, smallest: int) -> bool:
-    """Whether a tensor is worth bins: of floats, not small, finite, with more than one value.
+    """Whether a tensor is worth levels: of floats, not small, finite, with more than one value.
 
     >>> import torch
     >>> quantisable(torch.ones(300), 256), quantisable(torch.arange(300.0), 256)
@@ -72,84 +88,94 @@ def quantisable(tensor: Tensor, smallest: int) -> bool:
     return bool(np.isfinite(low + high)[0] and low[0] < high[0] and divisible(low, high))
 
 
-def in_bits(
-    name: str, tensor: Tensor, bits: int, *, channels: bool = False, carry: bool = False
+def in_levels(
+    name: str, tensor: Tensor, levels: int, *, channels: bool = False, carry: bool = False
 ) -> tuple[Tensor, int]:
-    """A tensor as it comes back from ``bits`` bits, and the bytes of its container.
+    """A tensor as it comes back from so many levels, and the bytes of its container.
 
     >>> import torch
-    >>> back, size = in_bits("w", torch.linspace(0, 1, 8192), 1)
+    >>> back, size = in_levels("w", torch.linspace(-1, 1, 8192), 3)
     >>> back.unique().tolist(), size < 2048
-    ([0.25, 0.75], True)
+    ([-1.0, 0.0, 1.0], True)
     """
-    given = carried(tensor, bits) if carry else tensor
-    data = compress({name: given}, bits={name: bits}, channels=channels)
+    given = rounded(tensor, levels, channels=channels, carry=carry)
+    data = compress({name: given}, levels={name: levels}, channels=channels)
     return decompress(data, most_bytes=2 * tensor.nbytes + 1024)[name], len(data)
 
 
-def levels_of(
-    name: str, tensor: Tensor, most_bits: int, *, channels: bool = False, carry: bool = False
-) -> Levels:
-    """What a tensor takes in 1 to ``most_bits`` bits."""
+def ladder_of(name: str, tensor: Tensor, most_bits: int, *, channels: bool = False) -> Ladder:
+    """What a tensor takes in 2 to ``2 ** most_bits`` levels, about."""
+    matrix = ranged(tensor, channels)
+    low, high = low_and_high(matrix)
+    some = matrix[:, :: max(1, tensor.numel() // _SAMPLE | 1)]
+    weights = elements_of(some).reshape(some.shape)
+    side, share = 2 * low.nbytes + _PLAN, tensor.numel() / weights.size
     sizes, distances = {}, {}
-    for bits in range(most_bits, 0, -1):
-        back, sizes[bits] = in_bits(name, tensor, bits, channels=channels, carry=carry)
-        distances[bits] = float((back.double() - tensor.double()).square().sum())
+    for levels in rungs(most_bits):
+        grid = Grid(levels, low, high)
+        places = places_of(weights, grid)
+        chosen = nearest_cheap(places, levels)
+        counts = np.bincount(chosen.reshape(-1))
+        code = _LEVEL * np.count_nonzero(counts)
+        sizes[levels] = round(side + code + entropy(counts) * tensor.numel() / 8)
+        moved = np.square((places - chosen) * grid.step).sum()
+        distances[levels] = float(share * moved)
     exact = len(compress({name: tensor}, lossless=("*",)))
-    return Levels(name, exact, sizes, distances, carry)
+    energy = float(share * np.square(weights.astype(np.float64)).sum())
+    return Ladder(name, exact, sizes, distances, energy)
 
 
 def rise_curve(
-    levels: Levels, measured: Mapping[int, float], least: float = _LEAST
+    ladder: Ladder, measured: Mapping[int, float], least: float = _LEAST
 ) -> dict[int, float]:
-    """The rise at every number of bits, from rises at some; never less with fewer bits.
+    """The rise at every number of levels, from rises at some; never less with fewer levels.
 
-    Without any the rise is taken for the distance itself, so that only order means anything.
+    Without any, the rise is taken for the share of the tensor's energy that the distance is, so
+    that only order means anything: of what a layer gives, about the same share is lost.
 
-    >>> levels = Levels("w", 100, {1: 10, 2: 20, 3: 30}, {1: 16.0, 2: 4.0, 3: 1.0})
-    >>> curve = rise_curve(levels, {2: 0.5})
-    >>> [round(curve[bits], 3) for bits in (3, 2, 1)]
+    >>> ladder = Ladder("w", 100, {2: 10, 4: 20, 8: 30}, {2: 16.0, 4: 4.0, 8: 1.0})
+    >>> curve = rise_curve(ladder, {4: 0.5})
+    >>> [round(curve[levels], 3) for levels in (8, 4, 2)]
     [0.125, 0.5, 2.0]
     """
     known: list[tuple[float, float]] = []
-    for bits in sorted(measured, reverse=True):
-        distance = max(levels.distances[bits], _LEAST)
-        rise = min(max(measured[bits], least), _MOST)
+    for levels in sorted(measured, reverse=True):
+        distance = max(ladder.distances[levels], _LEAST)
+        rise = min(max(measured[levels], least), _MOST)
         if known:  # chance may have it otherwise, but what moves further costs more
             rise = max(rise, known[-1][1])
             if distance <= known[-1][0]:
                 continue
         known.append((distance, rise))
-    known = known or [(1.0, 1.0)]
+    known = known or [(max(ladder.energy, _LEAST), 1.0)]
     curve: dict[int, float] = {}
     highest = 0.0
-    for bits in sorted(levels.distances, reverse=True):
-        distance = max(levels.distances[bits], _LEAST)
-        highest = curve[bits] = max(highest, _on_lines(distance, known))
+    for levels in sorted(ladder.distances, reverse=True):
+        distance = max(ladder.distances[levels], _LEAST)
+        highest = curve[levels] = max(highest, _on_lines(distance, known))
     return curve
 
 
-def path(levels: Sequence[Levels], rises: Mapping[str, Mapping[int, float]]) -> list[Step]:
-    """The steps from all exact to the fewest bits, by bytes saved for each unit of loss.
+def path(ladders: Sequence[Ladder], rises: Mapping[str, Mapping[int, float]]) -> list[Step]:
+    """The steps from all exact to the fewest levels, by bytes saved for each unit of loss.
 
-    >>> sizes = {2: 20, 1: 10}
-    >>> both = [Levels("a", 100, sizes, {}), Levels("b", 100, sizes, {})]
-    >>> path(both, {"a": {2: 1.0, 1: 4.0}, "b": {2: 3.0, 1: 9.0}})
-    [('a', 2), ('b', 2), ('a', 1), ('b', 1)]
+    >>> sizes = {4: 20, 2: 10}
+    >>> both = [Ladder("a", 100, sizes, {}), Ladder("b", 100, sizes, {})]
+    >>> path(both, {"a": {4: 1.0, 2: 4.0}, "b": {4: 3.0, 2: 9.0}})
+    [('a', 4), ('b', 4), ('a', 2), ('b', 2)]
     """
     steps: list[tuple[float, Step]] = []
-    for tensor in levels:
-        size, rise, bits = tensor.exact, 0.0, tensor.finest + 1
-        while bits > 1:
+    for ladder in ladders:
+        size, rise, left = ladder.exact, 0.0, sorted(ladder.sizes)
+        while left:
             saved, fewer = max(
-                (_saved(size - tensor.sizes[b], rises[tensor.name][b] - rise), -b)
-                for b in range(1, bits)
+                (_saved(size - ladder.sizes[k], rises[ladder.name][k] - rise), -k) for k in left
             )
-            bits = -fewer
             if saved <= 0:
                 break
-            size, rise = tensor.sizes[bits], rises[tensor.name][bits]
-            steps.append((saved, (tensor.name, bits)))
+            size, rise = ladder.sizes[-fewer], rises[ladder.name][-fewer]
+            left = left[: left.index(-fewer)]
+            steps.append((saved, (ladder.name, -fewer)))
     steps.sort(key=lambda step: -step[0])  # stable, and falling for each tensor: it stays in order
     return [step for _, step in steps]
 

@@ -23,7 +23,7 @@ from dovetail.pack.tensors import dtype_name
 __all__ = ["Packed", "PackedTensor", "describe", "described"]
 
 CROWDED = 0.1
-"""Bits a weight below which nearly all of a tensor's weights lie in one bin."""
+"""Bits a weight below which nearly all of a tensor's weights are of one level."""
 
 _MOST_NAMES = 5
 _SMALL = 256
@@ -35,11 +35,12 @@ _FRAME_BYTES = 32
 class PackedTensor:
     """One tensor in a container.
 
-    ``bits`` is the number of bits of a bin's number (0: all elements of a row are equal; None: kept
-    exactly), ``coded`` the bits a weight that its bytes come to, ``entropy`` that of its bins'
-    numbers, and ``error`` the root mean square of what quantising changed, relative to the
-    tensor's own.  ``crowded`` says that nearly all weights fell into one bin: they are one value
-    now, whether they were so before or an outlier stretched the range.
+    ``bits`` is the number of bits of a level's number (0: all elements of a row are equal; None:
+    kept exactly), ``coded`` the bits a weight that its bytes come to, ``entropy`` that of its
+    levels, and ``error`` the root mean square of what quantising changed, relative to the
+    tensor's own.  ``crowded`` says that nearly all weights went to one level: they are one value
+    now, whether they were so before or an outlier stretched the range.  ``levels`` is how many
+    there are, where there are any.
     """
 
     name: str
@@ -50,6 +51,7 @@ class PackedTensor:
     entropy: float | None = None
     error: float | None = None
     crowded: bool = False
+    levels: int | None = None
 
     @property
     def elements(self) -> int:
@@ -92,7 +94,7 @@ class Packed(Record, kind="packed", title="Packed weights"):
 
     @property
     def crowded(self) -> tuple[str, ...]:
-        """The tensors whose weights nearly all fell into one bin."""
+        """The tensors whose weights nearly all went to one level."""
         return tuple(tensor.name for tensor in self.tensors if tensor.crowded)
 
     @property
@@ -104,8 +106,8 @@ class Packed(Record, kind="packed", title="Packed weights"):
         more = len(self.crowded) - _MOST_NAMES
         channels = "" if self.settings.get("channels") else "--channels (channels=True), "
         return (
-            f"Nearly all weights of {names}{f' and {more} more' if more > 0 else ''} fell into one "
-            "bin, and are one value now. That is right where they were equal before; where a few "
+            f"Nearly all weights of {names}{f' and {more} more' if more > 0 else ''} went to one "
+            "level, and are one value now. That is right where they were equal before; where a few "
             f"far larger ones stretch the range, all others are lost: pack with {channels}more "
             "bits, or --lossless NAME (lossless=), which keeps a tensor exactly."
         )
@@ -119,7 +121,16 @@ class Packed(Record, kind="packed", title="Packed weights"):
                 f"smaller, {self.coded:.2f} bits a weight; {share:.2%} is side information."
             ),
             Table(
-                ("tensor", "shape", "dtype", "bits", "entropy", "bits a weight", "bytes", "error"),
+                (
+                    "tensor",
+                    "shape",
+                    "dtype",
+                    "levels",
+                    "entropy",
+                    "bits a weight",
+                    "bytes",
+                    "error",
+                ),
                 tuple(self._rows()),
                 ("", "", "", "", ".3f", ".3f", ",", ".2e"),
             ),
@@ -137,7 +148,7 @@ class Packed(Record, kind="packed", title="Packed weights"):
                 tensor.name,
                 "×".join(map(str, tensor.shape)) or "1",
                 tensor.dtype,
-                "exact" if exact else str(tensor.bits),
+                "exact" if exact else f"{tensor.levels or 1:,}",
                 tensor.entropy,
                 None if exact else tensor.coded,
                 tensor.bytes,
@@ -171,6 +182,7 @@ def described(
                 known,
                 error,
                 _is_crowded(entry, known),
+                (entry.levels or 1 << entry.code.bits) if entry.code else None,
             )
         )
     coded = sum(sum(entry.lengths[1:] if entry.rows else entry.lengths) for entry in entries)
@@ -192,13 +204,13 @@ def describe(
     r"""Look into a container, in memory or in a file, and measure its tensors.
 
     The error is measured against the ``original`` tensors where they are given; without them it is
-    what uniform bins are expected to cost, :math:`\Delta / \sqrt{12}`.
+    what a uniform quantiser is expected to cost, :math:`\Delta / \sqrt{12}`.
 
     >>> import torch
     >>> from dovetail.pack.compressing import compress
     >>> packed = describe(compress({"w": torch.linspace(0, 1, 4096).reshape(64, 64)}, bits=8))
-    >>> [(t.name, t.bits, t.entropy, round(t.error, 5)) for t in packed.tensors]
-    [('w', 8, 8.0, 0.00195)]
+    >>> [(t.name, t.levels, round(t.entropy, 2), round(t.error, 5)) for t in packed.tensors]
+    [('w', 256, 8.0, 0.00196)]
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return _measured(Source.of(data, most_bytes), original or {}, most_bytes)
@@ -228,14 +240,14 @@ def _measured(source: Source, original: Mapping[str, Tensor], most_bytes: int | 
         if name in original:
             error = float((tensor.double() - original[name].double()).square().mean().sqrt())
         else:
-            steps = (high.astype(np.float64) - low) / 2.0**entry.code.bits
+            steps = entry.grid(low, high).step.astype(np.float64)
             error = math.sqrt(float(np.square(steps).mean()) / 12)
         measured[name] = (entropy(counts), error / size if size else None)
     return described(index.entries, source.size, dict(index.settings), measured)
 
 
 def _is_crowded(entry: Entry, known_entropy: float | None) -> bool:
-    """Whether nearly all weights lie in one bin: by the entropy, or else by what they take."""
+    """Whether nearly all weights are of one level: by the entropy, or else by what they take."""
     if entry.code is None:
         return False  # exact, or equal in every row
     if known_entropy is not None:

@@ -1,7 +1,7 @@
-"""The smallest container whose measured loss stays within a budget, with bits for each tensor.
+"""The smallest container whose measured loss stays within a budget, with levels for each tensor.
 
 What a rise of the loss is, what is measured and in which order: :mod:`dovetail.pack.searching`.
-Which tensor gives up bits first: :mod:`dovetail.pack.levels`.
+Which tensor gives up levels first: :mod:`dovetail.pack.levels`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.pack.compressing import compress
 from dovetail.pack.levels import path, quantisable, rise_curve
 from dovetail.pack.packed import describe
-from dovetail.pack.quantise import MOST_BITS, carried
+from dovetail.pack.quantise import MOST_BITS, bits_of
+from dovetail.pack.rounding import rounded
 from dovetail.pack.rules import refuse_unmatched
-from dovetail.pack.searching import Bits, Measure, Search, Trials, Tried, finite
+from dovetail.pack.searching import Levels, Measure, Search, Trials, Tried, finite
 from dovetail.pack.tensors import Ties, checked, ties_of
 from dovetail.settings.pack import MARGIN
 
@@ -37,12 +38,11 @@ _NEXT_TO_NOTHING = 1e-3
 
 @dataclass(frozen=True)
 class SearchedTensor:
-    """A tensor that may have bins: its ``bits`` (None: exact), and coded bits a weight.
+    """A tensor that may have levels: how many (None: exact), and coded bits a weight.
 
-    ``carried`` says whether errors of rounding were carried on.
-
-    ``alone`` are the mean rises of the loss that were measured with only this tensor in so many
-    bits (None: the loss was no number).
+    ``bits`` are those of a level's number; ``carried`` says whether errors of rounding were carried
+    on.  ``alone`` are the mean rises of the loss that were measured with only this tensor in so
+    many levels (None: the loss was no number).
     """
 
     name: str
@@ -51,6 +51,7 @@ class SearchedTensor:
     coded: float
     carried: bool = False
     alone: tuple[tuple[int, float | None], ...] = ()
+    levels: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +101,18 @@ class PackSearch(Record, kind="pack-search"):
         )
 
     def view(self) -> View:
-        """The finding, every tensor's bits, and bytes against the rise for all that was tried."""
+        """The finding, every tensor's levels, and bytes against the rise for all that was tried."""
         rows = tuple(
             (
                 tensor.name,
                 tensor.elements,
-                "exact" if tensor.bits is None else str(tensor.bits),
-                "carried on" if tensor.carried else "nearest" if tensor.bits else "",
+                "exact" if tensor.levels is None else f"{tensor.levels:,}",
+                "carried on" if tensor.carried else "one by one" if tensor.levels else "",
                 tensor.coded,
             )
             for tensor in self.tensors
         )
-        columns = ("tensor", "elements", "bits", "rounded", "bits a weight")
+        columns = ("tensor", "elements", "levels", "rounded", "bits a weight")
         said = f" {self.calls} measurements."
         table = Table(columns, rows, ("", ",", "", "", ".2f"))
         return (Text(self.summary + said), *((table,) if rows else ()), *self._drawn())
@@ -137,13 +138,18 @@ class PackSearch(Record, kind="pack-search"):
 
 @dataclass(frozen=True)
 class Chosen:
-    """A container, the bits of its tensors (others are exact), its loss and that of the given."""
+    """A container, the levels of its tensors (others are exact), its loss and that of the given."""
 
     data: bytes
-    bits: Bits
+    levels: Levels
     loss: float
     baseline: float
     record: PackSearch
+
+    @property
+    def bits(self) -> dict[str, int]:
+        """Of the numbers of levels."""
+        return {name: bits_of(levels) for name, levels in self.levels.items()}
 
 
 def smallest_within(
@@ -160,7 +166,7 @@ def smallest_within(
     most_calls: int = 100,
     progress: Callable[[str], None] | None = None,
 ) -> Chosen:
-    r"""Pack tensors as small as a loss allows, with bits chosen for each of them.
+    r"""Pack tensors as small as a loss allows, with levels chosen for each of them.
 
     ``measure`` takes a state dict and gives its loss, lower is better.  Best it gives the loss of
     every example, always the same ones in the same order (0 or 1 for right and wrong will do):
@@ -179,10 +185,11 @@ def smallest_within(
         margin: Standard errors :math:`z` between the rise and the budget.  Of one container 2.576
             are exceeded by chance once in two hundred times, of the luckiest of the ten or so that
             a search tries once in twenty.
-        start_bits: The most bits that are tried; what needs more is kept exactly.
+        start_bits: The most bits that are tried, and any number of levels below; what needs more
+            is kept exactly.
         channels: A range for each row of a tensor, as in :func:`dovetail.pack.compress`.
         carry: Try for each tensor whether the loss minds it less when errors of rounding are
-            carried along its rows (:mod:`dovetail.pack.quantise`); not with ``channels``.
+            carried along its rows (:mod:`dovetail.pack.rounding`).
         lossless: Patterns of names to keep exactly.
         smallest: Tensors with fewer elements are kept exactly.
         most_calls: How often ``measure`` may be called.  Where there are too many tensors to try
@@ -198,7 +205,7 @@ def smallest_within(
     >>> def loss(new):
     ...     return sum(k * (new[n] - state[n]).square().mean() for n, k in (("a", 1), ("b", 1e3)))
     >>> chosen = smallest_within(state, loss, 0.01)
-    >>> chosen.bits["a"] < chosen.bits["b"], chosen.loss - chosen.baseline <= 0.01
+    >>> chosen.levels["a"] < chosen.levels["b"], chosen.loss - chosen.baseline <= 0.01
     (True, True)
     """
     _check(loss_budget, margin, start_bits, most_calls, lossless)
@@ -220,23 +227,26 @@ def smallest_within(
     )
     alone = search.alone()
     rises = {
-        tensor.name: rise_curve(
-            tensor,
-            {bits: max(rise.mean, rise.error / 2) for bits, rise in alone[tensor.name].items()},
+        ladder.name: rise_curve(
+            ladder,
+            {levels: max(r.mean, r.error / 2) for levels, r in alone[ladder.name].items()},
             least=_NEXT_TO_NOTHING * max(loss_budget, 1e-9),
         )
-        for tensor in search.levels
+        for ladder in search.ladders
     }
-    search.one_by_one(search.along(path(search.levels, rises)))
-    carrying = {name for tensor in search.levels if tensor.carry for name in units[tensor.name]}
+    search.one_by_one(search.along(path(search.ladders, rises)))
+    carrying = {name for first in search.carried for name in units[first]}
 
-    def packed(bits: Bits) -> bytes:
-        exact = [glob.escape(name) for name in state if name not in bits]
-        rounded = {name: carried(state[name], bits[name]) for name in carrying & set(bits)}
-        return compress({**state, **rounded}, bits=bits, channels=channels, lossless=exact)
+    def packed(levels: Levels) -> bytes:
+        exact = [glob.escape(name) for name in state if name not in levels]
+        new = {
+            name: rounded(state[name], number, channels=channels, carry=name in carrying)
+            for name, number in levels.items()
+        }
+        return compress({**state, **new}, levels=levels, channels=channels, lossless=exact)
 
-    data, found, rise = search.checked(lambda bits: packed(_for_each(bits, units)))
-    bits = _for_each(found, units)
+    data, found, rise = search.checked(lambda levels: packed(_for_each(levels, units)))
+    levels = _for_each(found, units)
     full = sum(tensor.nbytes for tensor in state.values())
     coded = {tensor.name: tensor.coded for tensor in describe(data, most_bytes=full).tensors}
     record = PackSearch(
@@ -254,13 +264,14 @@ def smallest_within(
             SearchedTensor(
                 name=name,
                 elements=state[name].numel(),
-                bits=bits.get(name),
+                bits=bits_of(levels[name]) if name in levels else None,
                 coded=coded[name],
-                carried=tensor.carry and name in bits,
-                alone=tuple((b, finite(r.mean)) for b, r in sorted(alone[tensor.name].items())),
+                carried=name in carrying and name in levels,
+                alone=tuple((k, finite(r.mean)) for k, r in sorted(alone[first].items())),
+                levels=levels.get(name),
             )
-            for tensor in search.levels
-            for name in units[tensor.name]
+            for first, names in units.items()
+            for name in names
         ),
         tried=tuple(search.tried),
         settings={
@@ -272,12 +283,12 @@ def smallest_within(
             "most_calls": most_calls,
         },
     )
-    return Chosen(data, bits, trials.baseline + rise.mean, trials.baseline, record)
+    return Chosen(data, levels, trials.baseline + rise.mean, trials.baseline, record)
 
 
-def _for_each(bits: Bits, units: Ties) -> Bits:
-    """The bits of all names, from those of the first name of each tensor."""
-    return {name: number for first, number in bits.items() for name in units[first]}
+def _for_each(levels: Levels, units: Ties) -> Levels:
+    """The levels of all names, from those of the first name of each tensor."""
+    return {name: number for first, number in levels.items() for name in units[first]}
 
 
 def _check(

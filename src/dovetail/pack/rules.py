@@ -1,4 +1,4 @@
-r"""How many bits a tensor's weights get.
+r"""How many levels a tensor's weights get: :math:`2^N` for :math:`N` bits, or any number.
 
 Three rules, of the thesis "Efficient deep learning", chapter 3:
 
@@ -9,7 +9,7 @@ gradient (section 3.3)
     :math:`N = \lceil \log_2(G + 1) \rceil + c`, with :math:`G` the root mean square of the loss's
     derivative by these weights: what moves the loss more is kept more finely.
 fixed
-    The same number, or one a name.
+    The same number of bits or levels, or one a name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.seeds import generator
-from dovetail.pack.quantise import MOST_BITS, Grid, Numbers
+from dovetail.pack.quantise import MOST_BITS, MOST_LEVELS, Numbers
 from dovetail.pack.tensors import FLOATING
 from dovetail.settings.pack import Bits
 
@@ -49,7 +49,7 @@ _WILD = frozenset("*?[")
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides, tensor by tensor, between exact and quantised, and the number of bits."""
+    """What decides, tensor by tensor, between exact and quantised, and the number of levels."""
 
     extra_bits: int = Bits.extra_bits
     probe_bits: int = 4
@@ -60,6 +60,7 @@ class Rules:
     lossless: Sequence[str] = Bits.lossless
     smallest: int = 256
     seed: int = 0
+    levels: int | Mapping[str, int] | None = None
     seen: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -73,19 +74,26 @@ class Rules:
         }
         if self.gradients is not None and not isinstance(self.gradients, Mapping):
             raise SettingsError(f"gradients has a gradient a name, got {self.gradients!r}")
-        if self.bits is not None and self.gradients is not None:
-            raise SettingsError("give bits or gradients, not both: each is a rule of its own")
+        rules = {"bits": self.bits, "levels": self.levels, "gradients": self.gradients}
+        given = [name for name, value in rules.items() if value is not None]
+        if len(given) > 1:
+            raise SettingsError(
+                f"give {' or '.join(given)}, not {'both' if len(given) == 2 else 'all'}: each is a "
+                "rule of its own"
+            )
         if isinstance(self.lossless, str) or not all(isinstance(p, str) for p in self.lossless):
             raise SettingsError(f"lossless is a list of patterns of names, got {self.lossless!r}")
-        if isinstance(self.bits, Mapping):
-            settled["bits"] = {
-                name: _whole(f"bits[{name!r}]", bits, 1, MOST_BITS)
-                for name, bits in self.bits.items()
-            }
-        elif self.bits is not None:
-            settled["bits"] = _whole("bits", self.bits, 1, MOST_BITS)
+        settled["bits"] = _fixed("bits", self.bits, 1, MOST_BITS)
+        settled["levels"] = _fixed("levels", self.levels, 2, MOST_LEVELS)
         for name, value in settled.items():  # numpy's numbers as Python's, which an index can hold
             object.__setattr__(self, name, value)
+
+    @cached_property
+    def fixed(self) -> int | Mapping[str, int] | None:
+        """The levels that were asked for, of all or by name."""
+        if isinstance(self.bits, Mapping):
+            return {name: 1 << bits for name, bits in self.bits.items()}
+        return self.levels if self.bits is None else 1 << self.bits
 
     @cached_property
     def _names(self) -> set[str]:
@@ -99,11 +107,12 @@ class Rules:
     def described(self) -> dict[str, Any]:
         """The settings as a container keeps them: which rule, and its numbers."""
         common = {"channels": self.channels, "lossless": list(self.lossless)}
-        if isinstance(self.bits, int):
-            return {"rule": "fixed", "bits": self.bits, **common}
+        for name in ("bits", "levels"):
+            if isinstance(value := getattr(self, name), int):
+                return {"rule": "fixed", name: value, **common}
         rule = "gradient" if self.gradients is not None else "entropy"
         return {
-            "rule": rule if self.bits is None else "fixed",
+            "rule": rule if self.fixed is None else "fixed",
             "extra_bits": self.extra_bits,
             "probe_bits": self.probe_bits,
             "sample": self.sample,
@@ -114,34 +123,37 @@ class Rules:
     def missed(self) -> None:
         """Refuse settings for tensors that never came: a misspelt name would change nothing."""
         refuse_unmatched(self.lossless, self.seen)
-        named = self.bits if isinstance(self.bits, Mapping) else self.gradients or ()
-        for name in sorted(set(named) - self.seen):
-            where = "bits" if named is self.bits else "gradients"
-            raise SettingsError(f"{where} names {name!r}, no such tensor{nearest(name, self.seen)}")
+        for where in ("bits", "levels", "gradients"):
+            named = getattr(self, where)
+            for name in sorted(set(named if isinstance(named, Mapping) else ()) - self.seen):
+                near = nearest(name, self.seen)
+                raise SettingsError(f"{where} names {name!r}, no such tensor{near}")
 
     def exact(self, name: str, tensor: Tensor) -> bool:
         """Whether a tensor is kept bit by bit."""
         self.seen.add(name)
         if name in self._names or any(fnmatchcase(name, each) for each in self._patterns):
             return True
+        named = isinstance(self.fixed, Mapping) and name in self.fixed
         if tensor.dtype not in FLOATING:
-            if isinstance(self.bits, Mapping) and name in self.bits:
-                raise SettingsError(f"bits names {name!r}, whose {tensor.dtype} is kept exactly")
+            if named:
+                where = "bits" if self.levels is None else "levels"
+                raise SettingsError(f"{where} names {name!r}, whose {tensor.dtype} is kept exactly")
             return True
         if tensor.numel() == 0:
             return True
-        if isinstance(self.bits, Mapping) and name in self.bits:
+        if named:
             return False
         small = tensor.numel() < self.smallest
         return small or (tensor.ndim <= 1 and tensor.numel() < LONGEST_VECTOR)
 
-    def bits_for(self, name: str, matrix: Tensor, low: Numbers, high: Numbers) -> int:
-        """The bits of a tensor ``[rows, columns]`` with these ranges."""
-        if isinstance(self.bits, Mapping):
-            if name in self.bits:
-                return self.bits[name]
-        elif self.bits is not None:
-            return self.bits
+    def levels_for(self, name: str, matrix: Tensor, low: Numbers, high: Numbers) -> int:
+        """The levels of a tensor ``[rows, columns]`` with these ranges."""
+        if isinstance(self.fixed, Mapping):
+            if name in self.fixed:
+                return self.fixed[name]
+        elif self.fixed is not None:
+            return self.fixed
         if self.gradients is not None and name in self.gradients:
             size = math.log2(_size(name, self.gradients[name]) + 1)
         else:
@@ -149,7 +161,7 @@ class Rules:
             draw = generator(self.seed, "pack")
             size = sampled_entropy(matrix, low, high, self.probe_bits, self.sample, draw)
         # A hair below a whole number of bits is that number, and no machine's rounding decides.
-        return max(1, min(MOST_BITS, math.ceil(size - 1e-9) + self.extra_bits))
+        return 1 << max(1, min(MOST_BITS, math.ceil(size - 1e-9) + self.extra_bits))
 
 
 def refuse_unmatched(patterns: Iterable[str], names: Iterable[str]) -> None:
@@ -182,7 +194,7 @@ def sampled_entropy(
     sample: float = 1.0,
     draw: torch.Generator | None = None,
 ) -> float:
-    """The entropy of ``matrix [rows, columns]`` on ``2 ** bits`` bins, from some of its elements.
+    """The entropy of ``matrix [rows, columns]`` in ``2 ** bits`` bins, from some of its elements.
 
     >>> matrix = torch.arange(16.0)[None]
     >>> sampled_entropy(matrix, np.float32([0]), np.float32([15]), bits=4)
@@ -197,9 +209,9 @@ def sampled_entropy(
         chosen = torch.randint(total, (wanted,), generator=draw)
     row = (chosen // columns).numpy()
     some = matrix.reshape(-1)[chosen]
-    values = (some.float() if some.dtype == torch.bfloat16 else some).numpy()
-    symbols = Grid(bits, low[row], high[row]).symbols(values[:, None])
-    return entropy(np.bincount(symbols[:, 0], minlength=1))
+    begin, end = low[row].astype(np.float64), high[row].astype(np.float64)
+    places = (some.double().numpy() - begin) / np.where(end > begin, end - begin, 1.0)
+    return entropy(np.bincount(np.minimum(places * 2.0**bits, 2**bits - 1).astype(np.int64)))
 
 
 def _size(name: str, gradient: Tensor | float) -> float:
@@ -210,6 +222,13 @@ def _size(name: str, gradient: Tensor | float) -> float:
     if not 0 <= value < math.inf:
         raise TaskError(f"the gradient of {name!r} has size {value}; it must be a finite number")
     return value
+
+
+def _fixed(name: str, value: Any, least: int, most: int) -> int | dict[str, int] | None:
+    """One number for all, or one a name."""
+    if isinstance(value, Mapping):
+        return {key: _whole(f"{name}[{key!r}]", one, least, most) for key, one in value.items()}
+    return None if value is None else _whole(name, value, least, most)
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

@@ -1,10 +1,10 @@
-r"""The three stages of a search for the fewest bits, counted in measurements of the loss.
+r"""The three stages of a search for the fewest levels, counted in measurements of the loss.
 
-*Alone*: each tensor by itself in a few numbers of bits, to see how much the loss minds, and which
-of two ways to round (:mod:`dovetail.pack.quantise`) it minds less.
+*Alone*: each tensor by itself in a few numbers of levels, to see how much the loss minds, and which
+of two ways to round (:mod:`dovetail.pack.rounding`) it minds less.
 *Together*: the path of :mod:`dovetail.pack.levels` is bisected for its last point within the
 budget, which corrects what adding up single rises got wrong.  *One by one*: each tensor gives up
-further bits as long as the loss of all together allows.
+further levels as long as the loss of all together allows.
 
 What other weights cost is the rise of a loss, example by example.  The loss of example :math:`i`
 with the given weights is :math:`\ell_i`, with other weights :math:`\ell_i'`.  Both are of the
@@ -39,11 +39,11 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.pack.decompressing import decompress
-from dovetail.pack.levels import Levels, Step, in_bits, levels_of
-from dovetail.pack.quantise import carries
+from dovetail.pack.levels import Ladder, Step, in_levels, ladder_of, rungs
+from dovetail.pack.rounding import carries
 from dovetail.pack.tensors import Ties
 
-__all__ = ["Bits", "Measure", "Rise", "Search", "Trials"]
+__all__ = ["Levels", "Measure", "Rise", "Search", "Trials", "Tried", "finite"]
 
 
 Measure = Callable[[dict[str, Tensor]], Any]
@@ -168,7 +168,9 @@ def _error_of_mistakes(before: Losses, after: Losses) -> float | None:
     return one * math.sqrt(changed + 1 - more**2 / n) / n
 
 
-_PROBES, _FIRST_PROBE = 4, 4
+_PROBES, _FIRST_PROBE, _FURTHER = 4, 16, 8
+"""Measurements of a tensor alone; levels of the first; rungs to go up when they were too few."""
+
 _KEPT_BACK = 12
 """Measurements for all tensors together, before any are spent on single ones."""
 
@@ -179,13 +181,13 @@ _ATTEMPTS = 3
 _LAST = 2
 """Measurements that the search leaves: of the container it chose, and of an exact one."""
 
-Bits = dict[str, int]
-"""The bits of each tensor that is not kept exactly; in a search under its first name."""
+Levels = dict[str, int]
+"""The levels of each tensor that is not kept exactly; in a search under its first name."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Bits for all tensors together: their bytes, the mean rise, and the rise with its margin."""
+    """Levels for all tensors together: bytes, the mean rise, and the rise with its margin."""
 
     size: int
     rise: float | None
@@ -194,9 +196,9 @@ class Tried:
 
 
 class Search:
-    """Measures a state with tensors in so many bits, and remembers what was within the budget.
+    """Measures a state with tensors in so many levels, and remembers what was within the budget.
 
-    ``units`` are the tensors that may have bits, by their first names, with all of their names.
+    ``units`` are the tensors that may have levels, by their first names, with all of their names.
     """
 
     def __init__(
@@ -212,27 +214,26 @@ class Search:
     ) -> None:
         self._state, self._units, self._trials, self._budget = state, units, trials, budget
         self._start_bits, self._channels, self._carry = start_bits, channels, carry
-        self._decoded: dict[str, tuple[int, Tensor]] = {}  # no more than one of each tensor
+        self._decoded: dict[str, tuple[int, Tensor, int]] = {}  # no more than one of each tensor
         self._known: dict[frozenset[Step], bool] = {}
-        self._within: list[tuple[int, Bits]] = []
-        self.levels: list[Levels] = []
+        self._within: list[tuple[int, Levels]] = []
+        self.ladders: list[Ladder] = []
+        self.carried: set[str] = set()
         self.tried: list[Tried] = []
 
     def alone(self) -> dict[str, dict[int, Rise]]:
-        """Rises with one tensor at a time in bins, around the bits at which it meets the budget."""
+        """Rises with one tensor at a time in levels, around those at which it meets the budget."""
         each = min(_PROBES, (self._trials.left - _KEPT_BACK) // max(1, len(self._units)))
         found = {}
-        for name in self._units:
-            carry, found[name] = self._probed(name, each)
-            levels = levels_of(
-                name, self._state[name], self._start_bits, channels=self._channels, carry=carry
-            )
-            times = len(self._units[name])  # each name is written
-            sizes = {bits: times * size for bits, size in levels.sizes.items()}
-            self.levels.append(replace(levels, exact=times * levels.exact, sizes=sizes))
+        for name, names in self._units.items():
+            found[name] = self._probed(name, each)
+            ladder = ladder_of(name, self._state[name], self._start_bits, channels=self._channels)
+            times = len(names)  # each name is written
+            sizes = {levels: times * size for levels, size in ladder.sizes.items()}
+            self.ladders.append(replace(ladder, exact=times * ladder.exact, sizes=sizes))
         return found
 
-    def along(self, steps: Sequence[Step]) -> Bits:
+    def along(self, steps: Sequence[Step]) -> Levels:
         """The last point of a path that is within the budget, if rises only grow along it."""
         within, beyond = 0, len(steps) + 1
         while beyond - within > 1 and self._trials.left > _LAST:
@@ -243,22 +244,23 @@ class Search:
                 beyond = middle
         return dict(steps[:within])
 
-    def one_by_one(self, bits: Bits) -> Bits:
-        """From bits within the budget, fewer for one tensor after another while it holds."""
+    def one_by_one(self, levels: Levels) -> Levels:
+        """From levels within the budget, fewer for one tensor after another while it holds."""
 
-        def saved(tensor: Levels) -> int:
-            fewer = bits.get(tensor.name, tensor.finest + 1) - 1
-            return tensor.size(bits) - tensor.sizes[fewer] if fewer else 0
+        def saved(ladder: Ladder) -> int:
+            fewer = ladder.below(levels)
+            return 0 if fewer is None else ladder.size(levels) - ladder.sizes[fewer]
 
-        for tensor in sorted(self.levels, key=saved, reverse=True):
-            while saved(tensor) > _WORTH * self._size(bits) and self._trials.left > _LAST:
-                fewer = {**bits, tensor.name: bits.get(tensor.name, tensor.finest + 1) - 1}
-                if not self._is_within(fewer):
+        for ladder in sorted(self.ladders, key=saved, reverse=True):
+            while saved(ladder) > _WORTH * self._size(levels) and self._trials.left > _LAST:
+                fewer = ladder.below(levels)
+                assert fewer is not None
+                if not self._is_within({**levels, ladder.name: fewer}):
                     break
-                bits = fewer
-        return bits
+                levels = {**levels, ladder.name: fewer}
+        return levels
 
-    def checked(self, packed: Callable[[Bits], bytes]) -> tuple[bytes, Bits, Rise]:
+    def checked(self, packed: Callable[[Levels], bytes]) -> tuple[bytes, Levels, Rise]:
         """The smallest container that is within the budget when it is unpacked and measured.
 
         Were the loss to differ from one measurement to the next, larger ones are tried, and in the
@@ -266,69 +268,77 @@ class Search:
         """
         memory = sum(tensor.nbytes for tensor in self._state.values())
         smallest = sorted(self._within, key=lambda found: found[0])[:_ATTEMPTS]
-        for bits in (*(bits for _, bits in smallest[: self._trials.left - 1]), {}):
-            data = packed(bits)
+        for levels in (*(levels for _, levels in smallest[: self._trials.left - 1]), {}):
+            data = packed(levels)
             rise = self._trials.rise(decompress(data, most_bytes=memory), "packed and unpacked")
             if rise.most <= self._budget:
                 break
-        if not bits and rise.mean == 0:  # the same weights lose the same on all other examples, too
+        if not levels and rise.mean == 0:  # the same weights lose the same on all other examples
             rise = Rise(0.0, 0.0, 0.0)
-        return data, bits, rise
+        return data, levels, rise
 
-    def _probed(self, name: str, times: int) -> tuple[bool, dict[int, Rise]]:
-        """How to round a tensor, and the rises that were measured with it rounded so."""
+    def _probed(self, name: str, times: int) -> dict[int, Rise]:
+        """Rises that were measured with a tensor alone, rounded in the way that costs less."""
         rises: dict[int, Rise] = {}
-        bits, carry = min(_FIRST_PROBE, self._start_bits), False
+        ladder = rungs(self._start_bits)
+        at = max(place for place, levels in enumerate(ladder) if levels <= _FIRST_PROBE)
         if times > 0:
-            rises[bits] = self._rise(name, bits, carry=False)
-        # Ranges of single rows are not those that errors are carried in.
-        if times > 1 and self._carry and not self._channels and carries(self._state[name]):
-            other, times = self._rise(name, bits, carry=True), times - 1
-            if other.most < rises[bits].most:
-                rises[bits], carry = other, True
-        too_few, enough = 0, self._start_bits + 1
-        while 0 < len(rises) < times:
-            if rises[bits].mean > self._budget:
-                too_few, bits = bits, min(bits + 2, (bits + enough) // 2)
+            rises[ladder[at]] = self._rise(name, ladder[at])
+        if times > 1 and self._carry and carries(self._state[name]):
+            self.carried.add(name)
+            other, times = self._rise(name, ladder[at]), times - 1
+            if other.most < rises[ladder[at]].most:
+                rises[ladder[at]] = other
             else:
-                enough, bits = bits, (too_few + bits) // 2
-            if not too_few < bits < enough:
+                self.carried.remove(name)
+        too_few, enough = -1, len(ladder)
+        while 0 < len(rises) < times:
+            if rises[ladder[at]].mean > self._budget:
+                too_few, at = at, min(at + _FURTHER, (at + enough) // 2)
+            else:
+                enough, at = at, (too_few + at) // 2
+            if not too_few < at < enough:
                 break
-            rises[bits] = self._rise(name, bits, carry=carry)
-        return carry, rises
+            rises[ladder[at]] = self._rise(name, ladder[at])
+        return rises
 
-    def _rise(self, name: str, bits: int, *, carry: bool) -> Rise:
-        back, _ = in_bits(name, self._state[name], bits, channels=self._channels, carry=carry)
-        words = f"{name} in {bits} bits{', carried' if carry else ''}"
+    def _rise(self, name: str, levels: int) -> Rise:
+        back, _ = self._back(name, levels)
+        words = f"{name} in {levels} levels{', carried' if name in self.carried else ''}"
         return self._trials.rise(self._with({name: back}), words)
+
+    def _back(self, name: str, levels: int) -> tuple[Tensor, int]:
+        carry = name in self.carried
+        return in_levels(name, self._state[name], levels, channels=self._channels, carry=carry)
 
     def _with(self, new: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state with other tensors, under all of their names."""
         named = {name: new[first] for first in new for name in self._units[first]}
         return {**self._state, **named}
 
-    def _size(self, bits: Bits) -> int:
-        return sum(tensor.size(bits) for tensor in self.levels)
+    def _size(self, levels: Levels) -> int:
+        return sum(ladder.size(levels) for ladder in self.ladders)
 
-    def _is_within(self, bits: Bits) -> bool:
-        """Whether all tensors in these bits keep the budget; measured once."""
-        key = frozenset(bits.items())
+    def _is_within(self, levels: Levels) -> bool:
+        """Whether all tensors in these levels keep the budget; measured once."""
+        key = frozenset(levels.items())
         if key in self._known:
             return self._known[key]
-        for tensor in self.levels:
-            name, number = tensor.name, bits.get(tensor.name, 0)
-            if number and self._decoded.get(name, (0,))[0] != number:
-                back, _ = in_bits(
-                    name, self._state[name], number, channels=self._channels, carry=tensor.carry
-                )
-                self._decoded[name] = (number, back)
-        new = {name: self._decoded[name][1] for name in bits}
-        size = self._size(bits)
+        for name, number in levels.items():
+            if self._decoded.get(name, (0,))[0] != number:
+                self._decoded[name] = (number, *self._back(name, number))
+        size = sum(
+            len(self._units[ladder.name]) * self._decoded[ladder.name][2]
+            if ladder.name in levels
+            else ladder.exact
+            for ladder in self.ladders
+        )
+        new = {name: self._decoded[name][1] for name in levels}
         rise = self._trials.rise(self._with(new), f"{size:,} bytes")
         within = rise.most <= self._budget
         self.tried.append(Tried(size, finite(rise.mean), finite(rise.most), within))
         if within:
-            self._within.append((size, bits))
+            self._within.append((size, levels))
         self._known[key] = within
         return within
 

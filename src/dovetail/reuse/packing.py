@@ -1,4 +1,4 @@
-"""Pack a part: choose the bits, encode, decode again, and measure what it cost."""
+"""Pack a part: choose the levels, encode, decode again, and measure what it cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["PackedPart", "PartPacking", "PartSearch", "Rule", "pack_part"]
 Rule = Literal["entropy", "gradient"]
 RULES: tuple[Rule, ...] = ("entropy", "gradient")
 MOST_CALLS = 100
-"""How often a search for the bits may measure the validation split."""
+"""How often a search for the levels measures the validation split, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class PartPacking(Record, kind="part-packing", title="Packing {part}"):
             "Where the bits go",
             _quantised,
             "name",
-            {"of a bin's number": lambda tensor: float(tensor.bits), "coded": "coded"},
+            {"of a level's number": lambda tensor: float(tensor.bits), "coded": "coded"},
             "tensor",
             "bits a weight",
         ),
@@ -129,7 +129,7 @@ class PartPacking(Record, kind="part-packing", title="Packing {part}"):
 
 @dataclass(frozen=True, kw_only=True)
 class PartSearch(PackSearch, kind="part-pack-search"):
-    """A search for the fewest bits of a part, in the words of the ``loss`` that was measured.
+    """A search for the fewest levels of a part, in the words of the ``loss`` that was measured.
 
     >>> PartSearch(
     ...     budget=1.0, margin=2.0, baseline=3.0, rise=0.2, error=0.1, most=0.4, examples=500,
@@ -160,7 +160,7 @@ class PartSearch(PackSearch, kind="part-pack-search"):
 
     @property
     def note(self) -> str:
-        """Why everything is kept exactly, where none of the bits could be spared."""
+        """Why everything is kept exactly, where nothing could be spared."""
         if any(tensor.bits is not None for tensor in self.tensors):
             return ""
         if not self.tensors:
@@ -181,7 +181,7 @@ class PartSearch(PackSearch, kind="part-pack-search"):
 
 
 class PackedPart(NamedTuple):
-    """A part that is saved packed, what packing made of it, and how its bits were searched."""
+    """A part that is saved packed, what packing made of it, and how its levels were searched."""
 
     part: Part
     record: PartPacking
@@ -195,11 +195,13 @@ def pack_part(
     rule: Rule | None = Pack.rule,
     extra_bits: int = Pack.extra_bits,
     bits: int | Mapping[str, int] | None = Pack.bits,
+    levels: int | Mapping[str, int] | None = Pack.levels,
     channels: bool = Pack.channels,
     lossless: Sequence[str] = Pack.lossless,
     loss_budget: float | None = Pack.loss_budget,
     points: float | None = Pack.points,
     margin: float | None = Pack.margin,
+    most_calls: int = MOST_CALLS,
     seed: int = 0,
     name: str | None = None,
 ) -> PackedPart:
@@ -212,6 +214,7 @@ def pack_part(
         rule: ``"entropy"`` (the default) or ``"gradient"``.
         extra_bits: On top of what the rule finds.
         bits: So many for every tensor, or for each by name, instead of a rule.
+        levels: The same in levels, of which there may be any number; ``N`` bits are ``2 ** N``.
         channels: A range for every output channel instead of one a tensor.
         lossless: Patterns of the names of tensors to keep exactly.
         loss_budget: The smallest container whose mean validation loss rises by no more, with a
@@ -220,6 +223,7 @@ def pack_part(
             and is in the records.
         points: The same for the accuracy, in points of a hundred.
         margin: How many standard errors of the rise must fit into the budget, too (2.576).
+        most_calls: How often a search for a budget may measure the validation split.
         seed: Of the weights and examples that are sampled.
         name: What the record calls the part; by default its recipe.
 
@@ -229,7 +233,7 @@ def pack_part(
     ('pack', True)
     """
     part = as_part(part)
-    by = _rule(rule, bits, loss_budget, points, task)
+    by = _rule(rule, bits, levels, loss_budget, points, task)
     if margin is not None and by not in ("loss budget", "points"):
         raise SettingsError(
             f"{argument('margin')} is of a budget; give {argument('loss_budget')} or "
@@ -253,13 +257,13 @@ def pack_part(
         margin = MARGIN if margin is None else margin
         loss = POINTS if loss_budget is None else loss_of(part, task)
         measure = losses_with(part, task, points=loss == POINTS)
-        with progress("searching", MOST_CALLS) as step:
+        with progress("searching", most_calls) as step:
             chosen = smallest_within(
                 part.module.state_dict(),  # on its device, where it is seen what is tied
                 measure,
                 budget,
                 margin=margin,
-                most_calls=MOST_CALLS,
+                most_calls=most_calls,
                 progress=step,
                 **settings,
             )
@@ -267,8 +271,9 @@ def pack_part(
         settings |= {"budget": budget, "margin": margin}
     else:
         decided: dict[str, Any] = {"extra_bits": extra_bits, "seed": seed}
-        if by == "bits":
-            decided = {"bits": bits if isinstance(bits, int) else dict(bits or {}), "seed": seed}
+        if by in ("bits", "levels"):
+            fixed = bits if by == "bits" else levels
+            decided = {by: fixed if isinstance(fixed, int) else dict(fixed or {}), "seed": seed}
         elif by == "gradient":
             assert task is not None
             loss = loss_of(part, task)
@@ -311,11 +316,12 @@ def _measures(part: Part, task: Task | None) -> dict[str, float]:
 def _rule(
     rule: Rule | None,
     bits: int | Mapping[str, int] | None,
+    levels: int | Mapping[str, int] | None,
     loss_budget: float | None,
     points: float | None,
     task: Task | None,
 ) -> str:
-    """What decides the bits; an error when more than one is to, or a task is missing."""
+    """What decides the levels; an error when more than one is to, or a task is missing."""
     if rule is not None and rule not in RULES:
         raise SettingsError(
             f"{argument('rule')} is one of {', '.join(RULES)}{nearest(str(rule), RULES)}"
@@ -323,6 +329,7 @@ def _rule(
     wanted = {
         f"{rule} rule": rule is not None,
         "bits": bits is not None,
+        "levels": levels is not None,
         "loss budget": loss_budget is not None,
         "points": points is not None,
     }
@@ -330,7 +337,7 @@ def _rule(
     if len(chosen) > 1:
         raise SettingsError(f"{' and '.join(chosen)} both decide the bits; ask for one of them")
     by = (chosen or ["entropy rule"])[0].removesuffix(" rule")
-    if task is None and by not in ("entropy", "bits"):
+    if task is None and by not in ("entropy", "bits", "levels"):
         raise SettingsError(f"packing by {by} needs a task to measure on")
     return by
 

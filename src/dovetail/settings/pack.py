@@ -30,6 +30,9 @@ class Bits(Settings):
 
     extra_bits: int = setting(6, "on top of what the rule finds", least=0)
     bits: int | None = setting(None, "this many for every tensor, instead of a rule", least=1)
+    levels: int | None = setting(
+        None, "this many values for every tensor, any number of them; zero is one", least=2
+    )
     rule: Rule | None = setting(
         None,
         "bits by the entropy of the weights (default), or by the loss's gradient on --task",

@@ -121,6 +121,7 @@ class Together:
         """What must survive an interruption, as JSON facts and named tensors."""
         state = self.averaging.state_dict()
         residuals: dict[str, Tensor] = state.pop("residuals")
+        del state["common"]  # the weights of this moment
         return state, residuals
 
     def restore(self, facts: dict[str, Any], residuals: dict[str, Tensor]) -> None:
