@@ -196,17 +196,35 @@ def test_a_part_prepares_its_inputs():
 
 def test_the_plan_is_told_before_and_refused_before():
     x, y = data()
-    model = LinearizedRegressor(net().float()).fit(x, y)
+    model = LinearizedRegressor(net().float(), mean="constant").fit(x, y)
     plan = model.plan(10_000_000)
     assert plan.method == "parameter"
     assert "10000000 inputs" in str(plan)
-    before = LinearizedRegressor(net().float()).plan(10_000_000, x[:1], y[:1])
+    before = LinearizedRegressor(net().float(), mean="constant").plan(10_000_000, x[:1], y[:1])
     assert before.method == "parameter"
     assert before.sizes.parameters == plan.sizes.parameters
     with pytest.raises(SettingsError, match="fit to at most"):
         LinearizedRegressor(net().float(), memory=1000).fit(x, y)
     with pytest.raises(SettingsError, match="params="):
         LinearizedRegressor(memory=10_000, method="function").fit(x, y)
+
+
+@pytest.mark.parametrize(("shift", "mean"), [(0.0, "network"), (40.0, "constant")])
+def test_evidence_says_where_the_prior_is_centred(shift, mean):
+    """A function that the network knows, or one far from it."""
+    model = net().float()
+    x = np.linspace(-1, 1, 12)[:, None].astype("float32") * np.ones((1, 2), dtype="float32")
+    with torch.no_grad():
+        known = model(torch.from_numpy(x)).numpy()[:, 0]
+    wave = known if mean == "network" else shift + np.sin(5 * x[:, 0])
+    noisy = wave + 0.01 * np.random.default_rng(0).normal(size=12)
+    found = LinearizedRegressor(model).fit(x, noisy)
+    assert found.mean_ == mean
+    each = found.evidence_of_means_
+    assert each[mean] == max(each.values())
+    fixed = LinearizedRegressor(model, mean=mean).fit(x, noisy)
+    assert each[mean] == pytest.approx(fixed.log_evidence_)
+    np.testing.assert_allclose(found.predict(x), fixed.predict(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2])

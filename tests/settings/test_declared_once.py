@@ -22,13 +22,27 @@ from dovetail.adapt.ways import Choices
 from dovetail.cli import main as door
 from dovetail.core.errors import SettingsError
 from dovetail.core.settings import Setting, Settings, setting
-from dovetail.jobs import adapt, cut, data, demo, join, pack, predict, rank, report, shelf, unpack
+from dovetail.jobs import (
+    adapt,
+    cut,
+    data,
+    demo,
+    join,
+    pack,
+    predict,
+    rank,
+    report,
+    shelf,
+    shelf_add,
+    unpack,
+)
 from dovetail.pack.compressing import compress
 from dovetail.pack.quality import smallest_within
 from dovetail.pack.rules import Rules
 from dovetail.parts.part import as_part
 from dovetail.settings.adapt import Adapt
 from dovetail.settings.common import Common
+from dovetail.settings.export import Export
 from dovetail.settings.join import Cut, InUse, Join, Recombine, Recombined, Repairs
 from dovetail.settings.pack import MARGIN, Bits, Pack, Unpack
 from dovetail.settings.rank import Rank
@@ -74,10 +88,11 @@ DECLARED = [
     (join.explain, Join),
     (pack.pack, Pack),
     (unpack.unpack, Unpack),
+    (dovetail.export, Export),
     (predict.predict, Predict),
     (rank.rank, Rank),
     (report.report, Report),
-    (shelf.add, Add),
+    (shelf_add.add, Add),
     (shelf.pull, Pull),
     (shelf.push, Push),
     (shelf.rm, Remove),

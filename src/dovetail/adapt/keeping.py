@@ -277,6 +277,7 @@ def _restored(
         estimator.n_features_in_ = facts.features_in
     if facts.feature_names is not None:
         estimator.feature_names_in_ = np.array(facts.feature_names, dtype=object)
+    estimator.mean_ = facts.mean
     if facts.classes is None:
         estimator.flat_, estimator.centre_ = facts.was_flat, estimator.constant_
         scale = torch.tensor(facts.deviation_scale or (1.0,) * facts.outputs, dtype=torch.float64)
@@ -284,7 +285,7 @@ def _restored(
             raise FormatError(f"{_FACTS}: deviation_scale is a factor above 0 for each output")
         estimator.deviation_scale_ = scale
     else:
-        estimator.classes_, estimator.mean_ = facts.classes.array(), facts.mean
+        estimator.classes_ = facts.classes.array()
         estimator.around_, estimator.chosen_ = facts.around, facts.chosen
         estimator.class_names_ = facts.class_names or class_names(estimator.classes_)
     if facts.posterior is not None:

@@ -66,6 +66,7 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
     mean: Any
     memory: Any
     random_state: Any
+    mean_: str
     posterior_: Any
     prior_: Any
     scales_: Any
@@ -120,6 +121,7 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
             return self._planned(self._example, n)
         self._refuse_settings()
         one: Self = clone(self)
+        one.mean_ = "constant" if self.mean == "auto" else self.mean  # the one that costs most
         raw, _ = one._read(X, y)
         return one._planned(one._prepare(raw[:1]), n)
 

@@ -56,8 +56,10 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
             that standardises its inputs.
         params: Which parameters may move: None for all, patterns such as ``"head.*"``, or a test.
         at: The cut point to take outputs at instead of the network's own.
-        mean: Where the prior is centred: ``"constant"``, ``"zero"``, ``"network"`` or
-            ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`.
+        mean: Where the prior is centred: ``"network"``, ``"constant"``, ``"zero"`` or
+            ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`; ``"auto"`` for the one of the
+            first three with the highest evidence (of a network that is trained for as many numbers;
+            any other has nothing to say about them, and gets ``"constant"``).
         prior: The variance of the weights: ``"evidence"`` for the one that explains the data best,
             ``"layers"`` for one a layer, a number, or a mapping of layers to numbers.
         noise: The variance of the noise: ``"evidence"`` or a number.
@@ -73,7 +75,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
 
     After :meth:`fit`: ``scales_`` (prior variances by layer), ``noise_``, ``centre_``,
     ``log_evidence_`` (for ``"cg"`` an estimate, made when it is asked for), ``posterior_``,
-    ``plan_``, ``diagnostics_``.
+    ``plan_``, ``diagnostics_``, ``mean_``.
 
     >>> x = np.linspace(-2, 2, 20)[:, None]
     >>> model = LinearizedRegressor().fit(x, np.sin(2 * x[:, 0]))
@@ -83,7 +85,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
     """
 
     METHODS = ("auto", "function", "parameter", "cg")
-    MEANS = ("constant", "zero", "network", "origin")
+    MEANS = ("auto", "constant", "zero", "network", "origin")
     deviation_scale_: Tensor
 
     def __init__(
@@ -92,7 +94,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         *,
         params: Any = None,
         at: Any = None,
-        mean: Any = "constant",
+        mean: Any = "auto",
         prior: Any = "evidence",
         noise: Any = "evidence",
         centre: Any = None,
@@ -131,6 +133,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         """
         began = time.perf_counter()
         self._refuse_settings()
+        self.mean_ = self._chosen_mean(X, y, noise, sample_weight)
         raw, targets = self._read(X, y, sample_weight)
         refuse_other_count(raw, targets)
         raw, targets, relative = self._that_count(raw, targets, noise, sample_weight)
@@ -140,7 +143,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         self.plan_ = self._planned(x, len(x))
         method = self.plan_.method
         self.centre_ = self._centred_at(targets)
-        residual = targets - self.centre_ - self._prior_mean(x, self.mean)
+        residual = targets - self.centre_ - self._prior_mean(x, self.mean_)
         some = few(len(x), targets.shape[1], seed_of(self.random_state))
         known_noise = checked_noise(self.noise) if relative is None else 1.0
         tuned_on = self.linear_.features(x[some])
@@ -149,7 +152,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
             [(tuned_on, residual[some], None if relative is None else relative[some])],
             self.prior,
             known_noise,
-            constant=self.mean == "constant",
+            constant=self.mean_ == "constant",
             least=_least_noise(targets, residual, counts),
             counts=None if counts is None else counts[some],
         )
@@ -185,14 +188,17 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         """
         self._refuse_settings()
         found = []
+        # Evidence of each by itself would choose a mean for each; a prior is shared around one.
+        self.mean_ = "constant" if self.mean == "auto" else self.mean
         for X, y in tasks:
             one = clone(self)
+            one.mean_ = self.mean_
             raw, targets = one._read(X, y)
             refuse_other_count(raw, targets)
             some = few(len(raw), targets.shape[1], seed_of(self.random_state))
             x = one._prepare(raw[some])
             centred = targets[some] - self._centred_at(targets)
-            found.append((one, x, centred - one._prior_mean(x, self.mean)))
+            found.append((one, x, centred - one._prior_mean(x, self.mean_)))
         if not found:
             raise TaskError("there is no task to share a prior with; give pairs (X, y)")
         first = found[0][0]
@@ -201,10 +207,12 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
             [(one.linear_.features(x), residual, None) for one, x, residual in found],
             self.prior,
             checked_noise(self.noise),
-            constant=self.mean == "constant",
+            constant=self.mean_ == "constant",
         )
         layers = tuned.named(first.linear_)
-        shared: LinearizedRegressor = clone(self).set_params(prior=layers, noise=tuned.noise)
+        shared: LinearizedRegressor = clone(self).set_params(
+            prior=layers, noise=tuned.noise, mean=self.mean_
+        )
         return shared
 
     def update(
@@ -227,7 +235,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         self._needs_posterior()
         raw, targets, relative = self._that_count(raw, targets, noise, sample_weight)
         x = self._prepare(raw)
-        residual = targets - self.centre_ - self._prior_mean(x, self.mean)
+        residual = targets - self.centre_ - self._prior_mean(x, self.mean_)
         spread, repeats = _shared_out(self._variance(targets, relative), self.counts_)
         self.posterior_ = self.posterior_.updated(self.linear_.features(x), residual, spread)
         self.repeats_ += repeats
@@ -280,12 +288,39 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         )
         return self._shaped(means), self._shaped((variance * scale.square() + added).sqrt())
 
+    def _chosen_mean(self, X: Any, y: Any, noise: Any, sample_weight: Any) -> str:
+        """The mean, by evidence if that is asked for, of the observations that priors are tuned on.
+
+        A network that gives another number of outputs, or that nobody trained, is not asked.
+        """
+        if self.mean != "auto":
+            return str(self.mean)
+        self.mean_ = "constant"
+        if self.model is None:
+            return self.mean_
+        raw, targets = self._read(X, y, sample_weight)
+        refuse_other_count(raw, targets)
+        if self.network_.projection is not None:
+            return self.mean_
+        some = few(len(raw), targets.shape[1], seed_of(self.random_state))
+
+        def of_some(values: Any) -> Any:
+            return values if np.shape(values)[:1] != (len(raw),) else np.asarray(values)[some]
+
+        evidence = {}
+        for mean in ("network", "constant", "zero"):
+            one = clone(self).set_params(mean=mean, method="auto")
+            about = (of_some(noise), of_some(sample_weight))
+            evidence[mean] = one.fit(raw[some], targets[some].numpy(), *about).log_evidence_
+        self.evidence_of_means_ = evidence
+        return max(evidence, key=lambda mean: evidence[mean] or -np.inf)
+
     def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Tensor, Tensor]:
         raw = as_inputs(X, self, reset=True)
         targets, self.flat_ = as_numbers(y)
         kept, self.counts_ = as_counts(sample_weight, len(raw))
         model = self.model if self.at is None else front_of(self.model, self.at).part
-        self._linearise(model, raw[kept], targets.shape[1], None, offset=self.mean == "constant")
+        self._linearise(model, raw[kept], targets.shape[1], None, offset=self.mean_ == "constant")
         return raw, targets
 
     @cached_property
@@ -305,12 +340,12 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         self.__dict__.pop("log_evidence_", None)
         if not isinstance(self.posterior_, IterativePosterior):
             self.log_evidence_ = self.posterior_.log_evidence + self.repeats_
-        self._remember(self.centre_, self.mean, began)
+        self._remember(self.centre_, self.mean_, began)
 
     def _centred_at(self, targets: Tensor) -> Tensor:
         """Where the offset's prior is centred ``[o]``; zero without one."""
         outputs = targets.shape[1]
-        if self.mean != "constant":
+        if self.mean_ != "constant":
             return torch.zeros(outputs, dtype=torch.float64)
         if self.centre is None:
             return mean_over(targets, 0, self.counts_)
@@ -327,7 +362,7 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         around = residual - mean_over(residual, 0, self.counts_)
         varies = mean_over(around.square(), 0, self.counts_).mean()
         wide = WIDE * max(float(varies), self.noise_)
-        offset = {OFFSET: wide if known is None else known} if self.mean == "constant" else {}
+        offset = {OFFSET: wide if known is None else known} if self.mean_ == "constant" else {}
         self._scales = self.prior_.scales | offset
         self.scales_ = self.prior_.named(self.linear_) | offset
 

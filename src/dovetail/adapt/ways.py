@@ -50,6 +50,9 @@ class Choices:
     Attributes:
         params: Which parameters may move, as patterns (not of a probe).
         at: The cut point to take features at.
+        around: Of the linearised network, for classes: its weights, see
+            :class:`~dovetail.adapt.LinearizedClassifier`.
+        mean: Of the linearised network: where its prior is centred.
         prior: Of the linearised network: ``"evidence"`` or ``"layers"``.
         method: Of the linearised network.
         link: Of the linearised network, for classes.
@@ -58,6 +61,8 @@ class Choices:
 
     params: tuple[str, ...] | None = Adapt.params
     at: str | None = Adapt.at
+    around: str = Adapt.around
+    mean: str = Adapt.mean
     prior: str = Adapt.prior
     method: str = Adapt.method
     link: str = Adapt.link
@@ -172,10 +177,10 @@ def estimator_for(how: str, part: Part, kind: str, choices: Choices, *, seed: in
         return ProbeRegressor(part, at=choices.at)
     about: dict[str, Any] = {
         **{"params": params, "at": choices.at, "prior": choices.prior},
-        **{"method": choices.method, "random_state": seed},
+        **{"method": choices.method, "mean": choices.mean, "random_state": seed},
     }
     if classes:
-        return LinearizedClassifier(part, link=choices.link, **about)
+        return LinearizedClassifier(part, around=choices.around, link=choices.link, **about)
     return LinearizedRegressor(part, **about)
 
 
@@ -220,6 +225,8 @@ def _trial(
         fit_seconds=fitted - began,
         predict_seconds=time.perf_counter() - fitted,
         temperature=temperature,
+        chosen=getattr(estimator, "chosen_", getattr(estimator, "mean_", "")),
+        why=getattr(estimator, "diagnostics_", {}).get("why", ""),
     )
 
 

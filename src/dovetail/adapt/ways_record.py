@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ class Trial:
     """One way, one draw of labels: what it reached on the test split, and in which time.
 
     ``labels`` is how many a class, or of numbers how many in all; ``n`` is how many in all.
+    ``chosen`` is what a way that had a choice took, and ``why`` says the reason.
     """
 
     how: str
@@ -39,6 +41,8 @@ class Trial:
     fit_seconds: float
     predict_seconds: float
     temperature: float | None = None
+    chosen: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -228,8 +232,29 @@ class Adaptation(Record, kind="adaptation"):
         spread = f", ± one deviation over {self.draws} draws of labels" if self.draws > 1 else ""
         return Text(
             f"Each way was fitted to the same labels of the training split{beside}, and measured "
-            f"on {self.n} examples of the test split{spread}.",
+            f"on {self.n} examples of the test split{spread}.{self._taken()}{self._not_beaten()}",
             style="note",
+        )
+
+    def _taken(self) -> str:
+        """What the ways that had a choice took, and how often."""
+        taken = {how: Counter(t.chosen for t in self.trials if t.how == how) for how in self.ways}
+        words = [
+            f"{how} took {', '.join(f'{word} ({times})' for word, times in counts.most_common())}"
+            for how, counts in taken.items()
+            if any(counts) and "" not in counts
+        ]
+        return f" On labels held out or by evidence, {'; '.join(words)}." if words else ""
+
+    def _not_beaten(self) -> str:
+        """Which ways are not above the probe, with the most labels."""
+        if "probe" not in self.ways or self.main != "accuracy":
+            return ""
+        most = self.labels[-1]
+        floor = self.mean("probe", most, "accuracy")
+        below = [w for w in self.ways if w != "probe" and self.mean(w, most, "accuracy") <= floor]
+        return (
+            f" The probe, which costs least, is not beaten by {', '.join(below)}." if below else ""
         )
 
     def _axis(self) -> tuple[str, str]:

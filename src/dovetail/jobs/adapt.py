@@ -24,6 +24,8 @@ FEW = {"classes": 10, "regression": 50}
 
 CONCERNED: dict[str, tuple[str, ...]] = {
     "params": ("linearized", "finetune"),
+    "around": ("linearized",),
+    "mean": ("linearized",),
     "prior": ("linearized",),
     "method": ("linearized",),
     "link": ("linearized",),

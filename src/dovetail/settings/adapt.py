@@ -30,6 +30,17 @@ class Adapt(Settings):
     at: str | None = setting(
         None, "cut point to take features at (default: before the head)", metavar="POINT"
     )
+    around: str = setting(
+        "auto",
+        "weights that classes are linearised around: of a fitted head, again where layers below it "
+        "moved, as the part has them (start), or what labels held out say is best",
+        choices=("auto", "head", "again", "start"),
+    )
+    mean: str = setting(
+        "auto",
+        "where the prior is centred, by evidence unless said",
+        choices=("auto", "network", "constant", "zero", "origin"),
+    )
     prior: str = setting(
         "evidence", "one scale for all weights, or one a layer", choices=("evidence", "layers")
     )
