@@ -372,7 +372,7 @@ class Nystrom:
         sure = sizes > 10 * len(rows) * eps * sizes.abs().max()
         root = columns @ (directions[:, sure] / sizes[sure].sqrt())
         self._basis, lengths, _ = torch.linalg.svd(root, full_matrices=False)
-        self._gains = 1 / (lengths.square() + noise)
+        self._gains, self._noise = 1 / (lengths.square() + noise), noise
         # With nothing sure left (a kernel of zeros) all of it is noise.
         self._rest = float(self._gains[-1]) if len(self._gains) else 1 / noise
 
@@ -398,6 +398,15 @@ class Nystrom:
     def half(self, columns: Tensor) -> Tensor:
         r"""Multiply columns ``[m, k]`` by :math:`P^{-1/2}`, the symmetric root."""
         return self._times(columns, self._gains.sqrt(), math.sqrt(self._rest))
+
+    def bound(self, columns: Tensor) -> Tensor:
+        r"""At least :math:`b^\top A^{-1} b` of each column ``[m, k]``: ``[k]``.
+
+        The columns of a kernel make less than the kernel, so that
+        :math:`A^{-1} \preceq (U \operatorname{diag}(s) U^\top + \sigma^2 I)^{-1}`.
+        """
+        known = (1 / self._noise - self._gains)[:, None] * (self._basis.T @ columns).square()
+        return columns.square().sum(0) / self._noise - known.sum(0)
 
     def _times(self, columns: Tensor, gains: Tensor, rest: float) -> Tensor:
         inside = self._basis.T @ columns
