@@ -385,8 +385,9 @@ class Nystrom:
     def log_determinant(self) -> float:
         r"""Of :math:`P`, nearly that of :math:`A`.
 
-        >>> Nystrom(torch.diag(torch.tensor([3.0, 1.0])), torch.arange(2), 1.0).log_determinant
-        2.0794415416798357
+        >>> made = Nystrom(torch.diag(torch.tensor([3.0, 1.0])), torch.arange(2), 1.0)
+        >>> round(made.log_determinant, 4)  # log 4 and log 2
+        2.0794
         """
         left = len(self._basis) - self.rank
         return -float(self._gains.log().sum()) - left * math.log(self._rest)
@@ -406,7 +407,8 @@ class Nystrom:
         :math:`A^{-1} \preceq (U \operatorname{diag}(s) U^\top + \sigma^2 I)^{-1}`.
         """
         known = (1 / self._noise - self._gains)[:, None] * (self._basis.T @ columns).square()
-        return columns.square().sum(0) / self._noise - known.sum(0)
+        whole: Tensor = columns.square().sum(0) / self._noise - known.sum(0)
+        return whole
 
     def _times(self, columns: Tensor, gains: Tensor, rest: float) -> Tensor:
         inside = self._basis.T @ columns
