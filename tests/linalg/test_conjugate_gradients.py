@@ -295,3 +295,19 @@ def test_a_refinement_that_does_not_get_there_is_an_error(dtype):
             max_iterations=5,
             dtype=dtype,
         )
+
+
+def test_roots_determinants_and_bounds_of_a_preconditioner():
+    source = torch.Generator().manual_seed(3)
+    root = torch.randn(20, 8, generator=source, dtype=torch.float64)
+    kernel, rows = root @ root.T, torch.tensor([1, 4, 7, 11])
+    made = Nystrom(kernel[:, rows], rows, 0.5)
+    eye = torch.eye(20, dtype=torch.float64)
+    torch.testing.assert_close(made.half(made.half(eye)), made(eye))
+    inverse = torch.linalg.slogdet(made(eye)).logabsdet
+    assert made.log_determinant == pytest.approx(-float(inverse), rel=1e-9)
+    columns = torch.randn(20, 6, generator=source, dtype=torch.float64)
+    exact = (columns * torch.linalg.solve(kernel + 0.5 * eye, columns)).sum(0)
+    assert bool((made.bound(columns) >= exact - 1e-9).all())
+    every = Nystrom(kernel, torch.arange(20), 0.5)
+    torch.testing.assert_close(every.bound(columns), exact, rtol=1e-6, atol=1e-8)

@@ -130,23 +130,23 @@ class IterativePosterior:
 
         Args:
             new: Features of the new inputs.
-            exact: To the tolerance :math:`t`, and never too small: above the exact one by at most
-                :math:`t^2 \lVert c \rVert^2` for the whitened covariance :math:`c` of an output
-                with the data.  Outputs that solutions so far do not hold so well are solved for,
-                each of which costs what the mean did; the solutions are kept, so that inputs like
-                those before need products with them only.  Else an upper bound at once: the
-                variance given only the landmarks.
+            exact: To the tolerance and never too small: above the exact one by at most the
+                tolerance times itself and the least noise.  Outputs that solutions so far do not
+                hold so well are solved for, each of which costs about what the mean did; the
+                solutions are kept, so that inputs like those before need products with them only.
+                Else an upper bound at once: the variance given only the landmarks.
         """
         if not exact:
             return self.from_landmarks.variance(new)
-        root = self._explained(new)
+        own = new.own(self.scales)
+        root = self._explained(new, own)
         root = root.reshape(len(root), len(new), new.width).permute(1, 2, 0)
-        return without_negatives(new.own(self.scales) - root @ root.transpose(1, 2))
+        return without_negatives(own - root @ root.transpose(1, 2))
 
     def covariance(self, new: TangentFeatures) -> Tensor:
         """The joint covariance of all new inputs, ``[m, o, m, o]``, without noise."""
         m, o = len(new), new.width
-        root = self._explained(new)
+        root = self._explained(new, new.own(self.scales))
         joint = new.gram(scales=self.scales).reshape(m * o, m * o) - root.T @ root
         return joint.reshape(m, o, m, o)
 
@@ -180,11 +180,12 @@ class IterativePosterior:
     def solutions(self) -> Recycled:
         """What was solved for variances so far, as many directions as the preconditioner has."""
 
-        def solve(right: Tensor) -> Refined:
-            return _solution(self._system, right, self.preconditioner, self.how)
+        def solve(right: Tensor, near: float) -> Refined:
+            how = replace(self.how, tolerance=near)
+            return _solution(self._system, right, self.preconditioner, how)
 
-        room = max(64, self.preconditioner.rank)
-        return Recycled(solve, self.noise.numel(), self.how.tolerance, room=room)
+        size, room = self.noise.numel(), max(64, self.preconditioner.rank)
+        return Recycled(solve, self.preconditioner.bound, size, self.how.tolerance, room=room)
 
     @cached_property
     def _determinant(self) -> Estimate:
@@ -201,11 +202,12 @@ class IterativePosterior:
     def _system(self, dtype: torch.dtype) -> Operator:
         return _system(self.features, self.noise.rsqrt(), self.scales)(dtype)
 
-    def _explained(self, new: TangentFeatures) -> Tensor:
+    def _explained(self, new: TangentFeatures, own: Tensor) -> Tensor:
         r""":math:`E` with :math:`E^\top E` nearly :math:`C^\top B^{-1} C`, ``[k, m o]``."""
         self._refuse_others(new)
-        root = self.noise.rsqrt()
-        return self.solutions.root(_whitened_columns(self.features, root, new, self.scales))
+        columns = _whitened_columns(self.features, self.noise.rsqrt(), new, self.scales)
+        wholes = own.diagonal(dim1=1, dim2=2).flatten() + self.noise.min()
+        return self.solutions.root(columns, wholes)
 
     def _refuse_others(self, new: TangentFeatures) -> None:
         mine = self.features[0]
