@@ -11,7 +11,7 @@ r2), in the columns' own units and at the worst of the seven, the mean over seed
 
 **Claim.**  With "auto" the worst unit costs at most three points and a half anywhere, and in their
 own units no data set loses more than a point (two rows of iris) against "together".  ("Together"
-loses up to thirty by a unit.)  How far ranges may be apart, a factor of two from the median, was
+loses over thirty by a unit.)  How far ranges may be apart, a factor of two from the median, was
 chosen on the same tables, among 1.5, 2 and 3: this is a choice, and no test of it on other data.
 
 ``--scale small`` is this; ``tiny`` a smoke test on iris.

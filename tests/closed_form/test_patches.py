@@ -206,6 +206,9 @@ def test_what_cannot_be_is_refused(images):
         PlatonicClassifier(filters=4).fit(np.eye(4), [0, 1, 0, 1])
     with pytest.raises(SettingsError, match="filters must be a whole number"):
         PlatonicClassifier(filters=0).fit(images, np.arange(12) % 2)
+    for alone in ({"patch_size": 3}, {"pool": 2}):
+        with pytest.raises(SettingsError, match="say how many, as filters=32"):
+            PlatonicClassifier(**alone).fit(images, np.arange(12) % 2)
     with pytest.raises(SettingsError, match="batches of its maps"):
         PlatonicClassifier(filters=4).fit_batches([(images, np.arange(12) % 2)])
     for wrong in ({"patch": 7, "pool": 3}, {"contrast": 0.0}, {"filters": 0}):

@@ -365,8 +365,8 @@ class PlatonicClassifier(Classifier, PlatonicEstimator):
         """Fit to rows that come in batches and are never held together.
 
         Two passes, one more for each layer (two where several tries are made and rows are many),
-        two more for sorted PCA, and one more for each layer with ``ema``.  In
-        memory are a block of rows and the sums; the result is that of :meth:`fit` with the same
+        two more for sorted PCA, one more for each layer with ``ema``, and one for the temperature.
+        In memory are a block of rows and the sums; the result is that of :meth:`fit` with the same
         ``solver`` (``"cholesky"`` or ``"eigen"``), whatever the sizes of the batches.
 
         Args:

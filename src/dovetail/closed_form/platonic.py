@@ -185,9 +185,10 @@ def platonic(
     """
     began = time.perf_counter()
     projections = tuple(projections) or ("random",)
-    _check(widths, projections, tries, target_scale, label_weight, solver, ridge, ema, patience)
-    if rank is not None and rank < 1:
-        raise SettingsError(f"rank is one or more, or None; got {rank}")
+    _check(widths, projections, tries, target_scale, label_weight, solver, ridge, ema)
+    for name, count in (("patience", patience), ("rank", rank)):
+        if count is not None and count < 1:
+            raise SettingsError(f"{name} is one or more, or None; got {count}")
     rows, basis = _in_their_span(rows) if projections[0] != "elm" else (rows, None)
     moments = moments_of(rows)
     solved = factorised(rows, moments, solver, ridge)
@@ -292,7 +293,6 @@ def _check(
     solver: str,
     ridge: float | str,
     ema: float | None,
-    patience: int | None,
 ) -> None:
     unknown = [by for by in projections if by not in PROJECTIONS]
     if unknown:
@@ -310,8 +310,6 @@ def _check(
             raise SettingsError(f"{name} is 'auto' or a number from zero up; got {value!r}")
     if ema is not None and not 0 <= ema <= 1:
         raise SettingsError(f"ema is a decay between 0 and 1, or None; got {ema}")
-    if patience is not None and patience < 1:
-        raise SettingsError(f"patience is one layer or more, or None; got {patience}")
 
 
 def _brought_nearer(layer: Layer, moments: Moments) -> Layer:

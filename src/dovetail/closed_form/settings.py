@@ -96,6 +96,8 @@ def settings_of(given: Any, *, streamed: bool) -> Settings:
             f"solver={solver!r} needs all rows in memory; with batches say 'cholesky', 'eigen' or "
             "'auto'"
         )
+    if given.filters is None and (given.patch_size, given.pool) != (None, None):
+        raise SettingsError("patch_size and pool are of filters; say how many, as filters=32")
     if streamed and given.filters is not None:
         raise SettingsError(
             "filters are patches of images in memory; with batches make the layer of some of them, "
