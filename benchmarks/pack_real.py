@@ -180,7 +180,7 @@ def main() -> None:
         f"decoded {FASTER} times as fast",
         holds=all(verdicts.values()),
         rows=tuple(rows),
-        command="python benchmarks/pack_real.py",
+        command=f"python benchmarks/pack_real.py --scale {args.scale}",
         settings=environment(
             threads=1, verdicts=verdicts, scale=args.scale, size=SIZE, calls=CALLS
         ),

@@ -153,6 +153,9 @@ def test_packed_again_it_is_packed_from_the_packed_one(trained, digits):
     twice, record, _ = pack_part(once, bits=6)
     assert twice.origin.parents == (once.digest,)
     assert record.given == len(once.packed)
+    for name, tensor in once.module.state_dict().items():  # as many levels: nothing changes
+        torch.testing.assert_close(twice.module.state_dict()[name], tensor, rtol=0, atol=1e-6)
+    assert {tensor.levels for tensor in pack_part(trained, levels=23).record.tensors} == {None, 23}
     assert record.summary.endswith(f"{record.ratio:.2f} times smaller than plain.")
     finer = pack_part(once, bits=10).record
     times = finer.size / len(once.packed)
@@ -171,6 +174,7 @@ def test_packed_again_it_is_packed_from_the_packed_one(trained, digits):
         ({"rule": "entropi"}, "did you mean entropy"),
         ({"rule": "entropy", "bits": 4}, "both decide the bits"),
         ({"bits": 4, "points": 1.0}, "both decide the bits"),
+        ({"bits": 4, "levels": 9}, "both decide the bits"),
         ({"rule": "gradient"}, "needs a task"),
         ({"points": 1.0}, "needs a task"),
         ({"margin": 1.0}, "give loss_budget or points"),

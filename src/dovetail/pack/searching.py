@@ -177,6 +177,12 @@ _KEPT_BACK = 12
 _WORTH = 0.002
 """A tensor is asked again only for what saves this share of the bytes."""
 
+_LOOKAHEAD = (0.3, 0.2, 0.12, 0.06)
+"""How much of what is left of a path is looked over, the farthest first."""
+
+_MISSES = 2
+"""A tensor keeps its levels when so many numbers in turn were too few: one may be so by chance."""
+
 _ATTEMPTS = 3
 _LAST = 2
 """Measurements that the search leaves: of the container it chose, and of an exact one."""
@@ -234,7 +240,10 @@ class Search:
         return found
 
     def along(self, steps: Sequence[Step]) -> Levels:
-        """The last point of a path that is within the budget, if rises only grow along it."""
+        """The last point of a path that is within the budget, if rises only grow along it.
+
+        By chance they do not quite: a few points further on are looked at, too.
+        """
         within, beyond = 0, len(steps) + 1
         while beyond - within > 1 and self._trials.left > _LAST:
             middle = (within + beyond) // 2
@@ -242,6 +251,12 @@ class Search:
                 within = middle
             else:
                 beyond = middle
+        for share in _LOOKAHEAD:
+            further = within + round(share * (len(steps) - within))
+            spare = self._trials.left > _LAST + len(self.ladders)
+            if further > within + 1 and spare and self._is_within(dict(steps[:further])):
+                within = further
+                break
         return dict(steps[:within])
 
     def one_by_one(self, levels: Levels) -> Levels:
@@ -252,12 +267,16 @@ class Search:
             return 0 if fewer is None else ladder.size(levels) - ladder.sizes[fewer]
 
         for ladder in sorted(self.ladders, key=saved, reverse=True):
-            while saved(ladder) > _WORTH * self._size(levels) and self._trials.left > _LAST:
-                fewer = ladder.below(levels)
-                assert fewer is not None
-                if not self._is_within({**levels, ladder.name: fewer}):
+            tried, misses = levels, 0
+            while misses < _MISSES and self._trials.left > _LAST:
+                fewer = ladder.below(tried)
+                if fewer is None or saved(ladder) <= _WORTH * self._size(levels):
                     break
-                levels = {**levels, ladder.name: fewer}
+                tried = {**tried, ladder.name: fewer}
+                if self._is_within(tried):
+                    levels, misses = tried, 0
+                else:
+                    misses += 1
         return levels
 
     def checked(self, packed: Callable[[Levels], bytes]) -> tuple[bytes, Levels, Rise]:
