@@ -154,7 +154,7 @@ def said_by(model: Any, x: Tensor, draw: Draw, **options: Any) -> Tensor:
 
 def linearized(part: dt.Part, draw: Draw, **options: Any) -> Found:
     began = time.perf_counter()
-    model = LinearizedClassifier(part, **options).fit(draw.x, draw.labels)
+    model = LinearizedClassifier(part, around="start", **options).fit(draw.x, draw.labels)
     fitted = time.perf_counter() - began
     began = time.perf_counter()
     test = said_by(model, draw.tx, draw)

@@ -102,17 +102,21 @@ class Competitors:
         self.net = trained(begin, source.x, source.y, epochs=steps, rate=1e-2)
         self.error = rmse(outputs(self.net, source.x), source.y) ** 2
         rule = {"prior": 1.0, "noise": max(1e-3, self.error), "method": "function"}
-        carried = LinearizedRegressor(self.net, method="function").fit(source.x, source.y)
+        carried = LinearizedRegressor(self.net, mean="constant", method="function").fit(
+            source.x, source.y
+        )
         of_source = {
             "prior": {n: v for n, v in carried.scales_.items() if n != "offset"},
             "noise": carried.noise_,
         }
         rbf = RBFRegressor(random_state=seed).fit(source.x, source.y)
         self.models: dict[str, Any] = {
-            KERNEL: LinearizedRegressor(self.net, **rule),
-            f"{KERNEL}, by evidence": LinearizedRegressor(self.net),
-            f"{KERNEL}, a prior a layer": LinearizedRegressor(self.net, prior="layers"),
-            f"{KERNEL}, transferred": LinearizedRegressor(self.net, **of_source),
+            KERNEL: LinearizedRegressor(self.net, mean="constant", **rule),
+            f"{KERNEL}, by evidence": LinearizedRegressor(self.net, mean="constant"),
+            f"{KERNEL}, a prior a layer": LinearizedRegressor(
+                self.net, mean="constant", prior="layers"
+            ),
+            f"{KERNEL}, transferred": LinearizedRegressor(self.net, mean="constant", **of_source),
             "linearised network": LinearizedRegressor(self.net, mean="network", **rule),
             "linearised network, by evidence": LinearizedRegressor(self.net, mean="network"),
             ABLR: AdaptiveBayesianRegressor(self.net, steps=200, random_state=seed),

@@ -149,9 +149,8 @@ def retrained(
 
 
 def inferred(net: nn.Module, x: Tensor, y: Tensor, **options: Any) -> LinearizedRegressor:
-    return LinearizedRegressor(Mean(net), method="function", **options).fit(
-        x, y, noise=variances(net, x)
-    )
+    asked = {"mean": "constant", "method": "function"} | options
+    return LinearizedRegressor(Mean(net), **asked).fit(x, y, noise=variances(net, x))
 
 
 def predictions(
