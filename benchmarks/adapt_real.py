@@ -1,6 +1,6 @@
 """What does adapting a real network cost, in units of one pass of features?
 
-EfficientNet-Lite0 with its released weights, CIFAR-10, 5 labels a class: one pass of the 50 labelled
+EfficientNet-Lite0 with released weights, CIFAR-10, 5 labels a class: one pass of the 50 labelled
 images through the network, a probe, the linearised classifier and fine-tuning, each with default
 arguments.  Processor seconds of one process, the least of some rounds, at two sizes of image; the
 first fit, which loads what a process needs once, is not counted.
