@@ -193,10 +193,8 @@ def test_a_known_kind_asks_for_no_more_cells_than_its_file_has(originals, tmp_pa
             of_kind(originals, "jacobian-similarity", names=NAMES),
             "a row and a column for each part",
         ),
-        (
-            of_kind(originals, "device-training", stage=stage, sizes=sizes),
-            "what it shows would be larger than what it holds",
-        ),
+        # Of measures that no epoch has there is nothing to show.
+        (of_kind(originals, "device-training", stage=stage, sizes=sizes), None),
     ):
         tracemalloc.start()
         try:
@@ -204,7 +202,7 @@ def test_a_known_kind_asks_for_no_more_cells_than_its_file_has(originals, tmp_pa
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert why in found
+        assert max(found) < 4 * LEAST if why is None else why in found
         assert peak < 60 * MEGABYTE
 
 

@@ -153,7 +153,7 @@ class Undecided(nn.Module):
 def linearised():
     x, y = torch.rand(20, 4).numpy(), [0, 1] * 10
     net = dt.build("mlp", shape=(4,), hidden=(5,), classes=2)
-    return dt.adapt.LinearizedClassifier(net).fit(x, y).to_part()
+    return dt.adapt.LinearizedClassifier(net, around="start").fit(x, y).to_part()
 
 
 def by_batch():

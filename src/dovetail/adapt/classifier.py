@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -16,15 +14,14 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.around import HEAD, SMALL, Placed, place, posterior_at
+from dovetail.adapt.around import SMALL, Placed, place
 from dovetail.adapt.evidence import tune_label_scale
 from dovetail.adapt.finetuned import own_head, places_of
 from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
 from dovetail.adapt.linear_heads import folds_of
-from dovetail.adapt.linearized import LinearizedEstimator
-from dovetail.adapt.networks import cooled, front_of, network_of
-from dovetail.adapt.plan import Plan
-from dovetail.adapt.priors import Chosen, few_of_each, label_prior
+from dovetail.adapt.networks import front_of, network_of
+from dovetail.adapt.placed import Placeable
+from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
 from dovetail.linalg.parameters import chosen_parameters
@@ -51,13 +48,10 @@ COMPUTED_LATER = (
 )
 """Attributes of an earlier fit that a new one must not inherit."""
 
-LOST = 0.95
-"""Labels held out that cost more than this share of guessing are hardly told apart."""
-
 START_WON = "on labels held out, the network around its own weights had the least log loss"
 
 
-class LinearizedClassifier(Classifier, LinearizedEstimator):
+class LinearizedClassifier(Classifier, Placeable):
     r"""Predict classes by inference in a linearised network.
 
     Logits are :math:`g(x) = m(x) + J_\theta(x) w`, :math:`w \sim \mathcal N(0, S)`, labels follow
@@ -266,81 +260,6 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
             said[held] = torch.as_tensor(one.predict_proba(raw[held])).log()
         return float(F.cross_entropy(said, codes))
 
-    def _settle_placed(self, placed: Placed, raw: Tensor, codes: Tensor, began: float) -> None:
-        """The mean is the network's own; the posterior is computed when it is asked for."""
-        found = placed.guarded
-        self.labels_, self.mean_ = codes, "network"
-        self.temperature_ = self.mean_temperature_ = 1.0
-        self._linearise(
-            placed.part, raw, len(self.classes_), None, offset=False, params=list(placed.moved)
-        )
-        x = self._prepare(raw)
-        self._example = x[:1]
-        self._placed_at = (x, placed.moved)
-        self.follows_network_, self.rows_ = True, len(codes) * len(self.classes_)
-        self.direction_ = torch.zeros(self.linear_.size, dtype=torch.float64)
-        self.constant_ = torch.zeros(len(self.classes_), dtype=torch.float64)
-        self.chosen_ = "moved" if found.chosen == "fine-tuned" else found.chosen
-        self.around_ = "again" if found.chosen == "fine-tuned" else "head"
-        self.diagnostics_ = {
-            "method": "laplace",
-            "rows": self.rows_,
-            "chosen": self.chosen_,
-            **found.diagnostics,
-            "seconds": time.perf_counter() - began,
-        }
-
-    @cached_property
-    def posterior_(self) -> Any:
-        """Laplace's posterior at the network; its Gram matrices are first needed for spreads."""
-        if not hasattr(self, "_placed_at"):
-            raise AttributeError("posterior_")
-        x, moved = self._placed_at
-        moved = {f"body.{name}": tensor for name, tensor in moved.items()}
-        head = [name for name in moved if name.startswith(f"body.{HEAD}")]
-        rest = [name for name in moved if name not in head]
-        logits = self.linear_.outputs(x)
-        found = posterior_at(
-            self.linear_.features(x), logits, self.labels_, moved, [head, *([rest] if rest else [])]
-        )
-        self.means_ = logits
-        return found
-
-    @cached_property
-    def plan_(self) -> Plan:
-        """What the posterior takes."""
-        return self._planned(self._example, len(self.labels_))
-
-    @cached_property
-    def prior_(self) -> Chosen:
-        """The prior's variances, by parameter."""
-        return Chosen(dict(self.posterior_.scales))
-
-    @cached_property
-    def scales_(self) -> dict[str, float]:
-        """The prior's variances, by layer."""
-        return self.prior_.named(self.linear_)
-
-    @cached_property
-    def log_evidence_(self) -> float | None:
-        """Of the labels under the prior; None where only the most probable weights are known."""
-        evidence: float = self.posterior_.log_evidence
-        return evidence
-
-    @cached_property
-    def _scales(self) -> dict[str, float]:
-        return self.prior_.scales
-
-    def _warn_if_lost(self, held_out: float | None) -> None:
-        guessing = math.log(len(self.classes_))
-        if held_out is not None and held_out > LOST * guessing:
-            warnings.warn(
-                f"labels held out cost {held_out:.2f} nats each, guessing {guessing:.2f}: these "
-                "features hardly tell the classes apart. Give more labels, or another network or "
-                "cut point (at=).",
-                stacklevel=3,
-            )
-
     def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedClassifier:
         """A new estimator whose prior explains several tasks ``(X, y)`` best together.
 
@@ -505,17 +424,6 @@ class LinearizedClassifier(Classifier, LinearizedEstimator):
         else:
             self.log_evidence_ = posterior.log_evidence
         self._remember(posterior.constant, self.mean_, began)
-
-    def to_part(self) -> Part:
-        """The mean as a part that knows its classes: a network like any other, unless around its
-        start, where it is a network and a direction of its weights."""
-        check_is_fitted(self)
-        if self.around_ == "start":
-            return super().to_part()
-        body = self.body_
-        if self.mean_temperature_ == 1.0:
-            return body
-        return body.changed(module=cooled(body.module, self.mean_temperature_))
 
     def _refuse_settings(self) -> None:
         super()._refuse_settings()

@@ -163,7 +163,7 @@ def known_builders() -> tuple[str, ...]:
     """The names of all builders, ours first.
 
     >>> known_builders()[:4]
-    ('mlp', 'lenet5', 'resnet8', 'resnet20')
+    ('mlp', 'patch-mlp', 'lenet5', 'resnet8')
     """
     installed = (entry.name for entry in entry_points(group=ENTRY_POINTS))
     return tuple(dict.fromkeys((*_OURS, *_KNOWN, *installed)))
