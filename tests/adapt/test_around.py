@@ -44,10 +44,16 @@ def test_the_head_alone_is_the_probe(low):
     np.testing.assert_allclose(found.predict_proba(new), probe.predict_proba(new), atol=1e-4)
 
 
-def test_with_one_label_a_class_it_is_the_head_or_the_start(low):
+def test_with_one_label_a_class_it_is_the_start_of_a_small_network_the_head_of_others(
+    low, monkeypatch
+):
     (x, y), _, _ = high(1)
     found = LinearizedClassifier(low).fit(x, y.numpy())
-    assert found.chosen_ in ("probe", "start")
+    assert found.chosen_ == "start"
+    assert "one label" in found.diagnostics_["why"]
+    monkeypatch.setattr("dovetail.adapt.classifier.SMALL", 0)
+    monkeypatch.setattr(around_module, "SMALL", 0)
+    assert LinearizedClassifier(low).fit(x, y.numpy()).chosen_ == "probe"
 
 
 def test_labels_held_out_decide_and_are_told(low):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from typing import Any, get_args
@@ -48,6 +47,7 @@ COMPUTED_LATER = (
 )
 """Attributes of an earlier fit that a new one must not inherit."""
 
+NOTHING_HELD_OUT = "a class has one label: none to hold out, and a small network's tangents count"
 START_WON = "on labels held out, the network around its own weights had the least log loss"
 
 
@@ -72,7 +72,8 @@ class LinearizedClassifier(Classifier, Placeable):
         at: The cut point to take features at, or ``"output"``.
         around: ``"head"``, ``"again"``, ``"start"``, or ``"auto"``: the one of these with the least
             log loss on labels held out, ``"start"`` being tried with networks of less than a
-            million weights.  What follows, said otherwise than by default, is for ``"start"``.
+            million weights; where a class has one label it is ``"start"`` for those, ``"head"`` for
+            larger ones.  What follows, said otherwise than by default, is for ``"start"``.
         mean: Where the prior is centred: ``"auto"`` for ``"network"`` where the part knows the
             classes, else ``"zero"``; or ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`.
         prior: The variance of the weights: ``"evidence"`` for the one that explains the labels
@@ -162,12 +163,14 @@ class LinearizedClassifier(Classifier, Placeable):
             return self
         placed = self._placed(raw, codes, class_names is not None)
         held_out = min(placed.guarded.losses.values(), default=None)
-        if self.around_ == "auto":
-            judged = self._start_held_out(raw, y, codes)
-            if judged is not None and judged < (math.inf if held_out is None else held_out):
+        if self.around_ == "auto" and self._is_small:
+            judged = None if held_out is None else self._start_held_out(raw, y, codes)
+            if held_out is None or (judged is not None and judged < held_out):
                 self._fit_start(raw, y, began)
                 self.around_ = self.chosen_ = "start"
-                self.diagnostics_ |= {"why": START_WON, "held_out_log_loss": {"start": judged}}
+                losses = {} if judged is None else {"start": judged, "head": held_out}
+                why = START_WON if losses else NOTHING_HELD_OUT
+                self.diagnostics_ |= {"why": why, "held_out_log_loss": losses}
                 self._warn_if_lost(judged)
                 return self
         self._settle_placed(placed, raw, codes, began)
@@ -244,14 +247,12 @@ class LinearizedClassifier(Classifier, Placeable):
             seed=self.seed_,
         )
 
-    def _start_held_out(self, raw: Tensor, y: Any, codes: Tensor) -> float | None:
-        """The log loss, on labels held out, of the network around its own weights.
+    @property
+    def _is_small(self) -> bool:
+        return sum(each.numel() for each in as_part(self.model).module.parameters()) < SMALL
 
-        None where that is not tried: the network is large, or a class has one label.
-        """
-        weights = sum(tensor.numel() for tensor in as_part(self.model).module.parameters())
-        if weights >= SMALL or not bool((torch.bincount(codes) > 1).all()):
-            return None
+    def _start_held_out(self, raw: Tensor, y: Any, codes: Tensor) -> float:
+        """The log loss, on labels held out, of the network around its own weights."""
         held_out, labels = folds_of(codes, self.seed_, 3), np.asarray(y)
         said = torch.zeros(len(codes), len(self.classes_), dtype=torch.float64)
         for fold in range(int(held_out.max()) + 1):
