@@ -19,12 +19,12 @@ output.  How sure that is comes from Laplace's approximation there, :func:`poste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.adapt.guarded import Guarded, tuned_if_better
@@ -141,6 +141,7 @@ def place(
     part = front.part
     assert part is not None, "without a network there is nothing to linearise"
     several = bool((torch.bincount(codes) > 1).all())
+    movable = movable & {name for name, _ in part.module.named_parameters()}
     size = sum(tensor.numel() for tensor in part.module.parameters())
     before: Part | None = None
     late, inputs = front, raw
@@ -150,7 +151,7 @@ def place(
         moving = at is not None
         if at is not None:
             before, after = cut(part, at)
-            late, inputs = Front(after, front.pooling), outputs_of(before, raw)
+            late, inputs = Front(after, front.pooling), outputs_of(before, raw).float()
 
     def free(one: Front) -> bool:
         assert one.part is not None
@@ -194,9 +195,10 @@ def _placed(
     )
     origin = Origin("linearized", settings={"chosen": found.chosen, **found.diagnostics})
     whole = with_head(tuned, tuned.shape(raw), weights, intercept, origin, names)
-    kind = next(front.part.module.parameters()).dtype
+    kind = next((each.dtype for each in front.part.module.parameters()), torch.float32)
     origin = replace(origin, parents=(front.part.digest,))
-    whole = whole.changed(module=whole.module.to(kind).eval(), origin=origin)
+    module = whole.module.to(kind).eval().requires_grad_(True)
+    whole = whole.changed(module=module, origin=origin)
     parameters = whole.module.named_parameters()
     head = {name: each.detach().double() for name, each in parameters if name.startswith(HEAD)}
     return Placed(whole, moved | head, found)
@@ -224,7 +226,7 @@ def scale_at(kernel: Tensor, root: Tensor, distance: float, count: int) -> float
         further = distance / max(determined, 1e-3)
         if abs(further - scale) <= 1e-6 * scale:
             break
-        scale = further
+        scale = math.sqrt(scale * further)  # the plain step may swing around the fixed point
     return scale
 
 
@@ -269,7 +271,7 @@ def posterior_at(
         scales,
         root,
         lower,
-        F.one_hot(labels, logits.shape[1]).to(chances) - chances,
+        torch.zeros_like(chances),  # the network is the mean already: labels add nothing to it
         likelihood - 0.5 * penalty - float(lower.diagonal().log().sum()),
         kernel=kernel,
         centred=True,

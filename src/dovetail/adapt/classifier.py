@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable
 from typing import Any, get_args
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import clone
@@ -35,7 +34,7 @@ from dovetail.measure.estimator_inputs import (
     refuse_other_count,
     seed_of,
 )
-from dovetail.measure.estimators import Classifier, has_mistakes
+from dovetail.measure.estimators import Classifier, has_mistakes, temperature_of
 from dovetail.parts.part import Part, as_part
 
 __all__ = ["LinearizedClassifier"]
@@ -163,8 +162,9 @@ class LinearizedClassifier(Classifier, Placeable):
             return self
         placed = self._placed(raw, codes, class_names is not None)
         held_out = min(placed.guarded.losses.values(), default=None)
-        if self.around_ == "auto" and self._is_small:
-            judged = None if held_out is None else self._start_held_out(raw, y, codes)
+        if self.around_ == "auto" and self._is_small and self._front_moves:
+            folds = placed.guarded.folds
+            judged = None if held_out is None else self._start_held_out(raw, codes, folds)
             if held_out is None or (judged is not None and judged < held_out):
                 self._fit_start(raw, y, began)
                 self.around_ = self.chosen_ = "start"
@@ -185,9 +185,13 @@ class LinearizedClassifier(Classifier, Placeable):
             return str(self.around)
         if sample_weight is not None or self.model is None or self.at == "output":
             return "start"
+        return "auto" if self._settings_of_start_are_usual else "start"
+
+    @property
+    def _settings_of_start_are_usual(self) -> bool:
         others = (self.mean, self.prior, self.projection, self.method)
-        usual = all(isinstance(each, str) for each in others)
-        return "auto" if usual and others == ("auto", "evidence", "auto", "auto") else "start"
+        texts = all(isinstance(each, str) for each in others)
+        return texts and others == ("auto", "evidence", "auto", "auto")
 
     def _fit_start(self, raw: Any, y: Any, began: float, sample_weight: Any = None) -> None:
         x = self._begin(raw, y, sample_weight)
@@ -251,15 +255,29 @@ class LinearizedClassifier(Classifier, Placeable):
     def _is_small(self) -> bool:
         return sum(each.numel() for each in as_part(self.model).module.parameters()) < SMALL
 
-    def _start_held_out(self, raw: Tensor, y: Any, codes: Tensor) -> float:
-        """The log loss, on labels held out, of the network around its own weights."""
-        held_out, labels = folds_of(codes, self.seed_, 3), np.asarray(y)
+    @property
+    def _front_moves(self) -> bool:
+        """Whether any layer below the head may move."""
+        movable = set(chosen_parameters(as_part(self.model).module, self.params))
+        part = front_of(self.model, self.at).part
+        return part is not None and any(
+            name in movable for name, _ in part.module.named_parameters()
+        )
+
+    def _start_held_out(self, raw: Tensor, codes: Tensor, folds: int) -> float:
+        """The log loss of the network around its own weights, on the labels that others held out.
+
+        Like theirs it is after a temperature, which is fitted to the same labels.
+        """
+        held_out, labels = folds_of(codes, self.seed_, 3), self.classes_[codes.numpy()]
         said = torch.zeros(len(codes), len(self.classes_), dtype=torch.float64)
-        for fold in range(int(held_out.max()) + 1):
+        for fold in range(folds):
             held = (held_out == fold).numpy()
             one = clone(self).set_params(around="start").fit(raw[~held], labels[~held])
             said[held] = torch.as_tensor(one.predict_proba(raw[held])).log()
-        return float(F.cross_entropy(said, codes))
+        judged = (held_out >= 0) & (held_out < folds)
+        heat = temperature_of(said[judged], codes[judged])
+        return float(F.cross_entropy(said[judged] / heat, codes[judged]))
 
     def sharing(self, tasks: Iterable[tuple[Any, Any]]) -> LinearizedClassifier:
         """A new estimator whose prior explains several tasks ``(X, y)`` best together.
@@ -285,7 +303,8 @@ class LinearizedClassifier(Classifier, Placeable):
         """Condition on more labels as well, the prior as it is; of classes known already."""
         check_is_fitted(self)
         began = time.perf_counter()
-        self._needs_posterior()
+        if self.around_ == "start":
+            self._needs_posterior()
         if self.around_ != "start" or isinstance(self.posterior_, VariationalPosterior):
             raise TaskError(
                 "this posterior is not updated exactly: its network was fitted, too, or it is "
@@ -380,7 +399,7 @@ class LinearizedClassifier(Classifier, Placeable):
     def _linked(self, link: Any) -> str:
         """The link to use, which must be one that the posterior has."""
         chosen = self.link if link is None else link
-        kept = getattr(self, "posterior_", None)
+        kept = vars(self).get("posterior_")  # not to be computed only for this
         varies = isinstance(kept, VariationalPosterior)
         if chosen == "auto":
             chosen = "mc" if varies else "mean"
@@ -431,6 +450,13 @@ class LinearizedClassifier(Classifier, Placeable):
         if self.around not in self.AROUND:
             ways = ", ".join(self.AROUND)
             raise SettingsError(f"around is one of {ways}, got {shown(self.around)}")
+        if self.around in ("head", "again"):
+            if self.model is None:
+                raise SettingsError("without a model there is only around='start'")
+            if not self._settings_of_start_are_usual:
+                raise SettingsError(
+                    "mean, prior, projection and method are for around='start'; leave them out"
+                )
         if self.link != "auto":
             _refuse_link(self.link)
         self.seed_ = seed_of(self.random_state)

@@ -49,7 +49,8 @@ class Guarded:
     """A front and its head, the temperature of its logits, and why it is this one.
 
     ``chosen`` is ``"fine-tuned"``, ``"probe"`` or ``"own head"``; ``losses`` are the log losses of
-    labels held out, by the steps after which they were measured (0: frozen features).
+    labels held out, by the steps after which they were measured (0: frozen features); ``folds`` is
+    how many folds those are.
     """
 
     front: Front
@@ -60,6 +61,7 @@ class Guarded:
     steps: int = 0
     own: bool = False
     losses: dict[int, float] = field(default_factory=dict)
+    folds: int = 0
     kind: str = "own"
 
     @property
@@ -69,7 +71,7 @@ class Guarded:
             "why": self.why,
             "head": "own" if self.own else self.kind,
             "steps": self.steps,
-            "held_out_log_loss": dict(self.losses),
+            "held_out_log_loss": {str(steps): loss for steps, loss in self.losses.items()},
         }
 
 
@@ -114,10 +116,10 @@ def tuned_if_better(
     best = min(losses, key=losses.__getitem__)
     if best == 0:
         why = "on labels held out, moving weights was no better than the head alone"
-        return replace(start, why=why, losses=losses)
+        return replace(start, why=why, losses=losses, folds=number)
     why = "on labels held out, its log loss was below that of the head alone"
     tuned = run.on_all(front, start, [best], best, why)
-    return replace(tuned, temperature=heats[best], losses=losses)
+    return replace(tuned, temperature=heats[best], losses=losses, folds=number)
 
 
 def _start(

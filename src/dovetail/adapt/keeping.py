@@ -56,12 +56,15 @@ from dovetail.parts.part import Part, as_part
 if TYPE_CHECKING:
     from dovetail.adapt.linearized import LinearizedEstimator
 
-__all__ = ["read_estimator", "structure_digest", "write_estimator"]
+__all__ = ["NOT_HERE", "read_estimator", "structure_digest", "write_estimator"]
 
 E = TypeVar("E", bound="LinearizedEstimator")
 
 FORMAT = 1
 _CONTENTS, _FACTS, _STATE, _BODY = "contents.json", "estimator.json", "state.safetensors", "body"
+
+NOT_HERE = "not here"
+"""The model of an estimator that was loaded and whose network was fitted: the first is not kept."""
 
 MOST_NUMBERS = 2**28
 """Of one input; a larger one is not of our making."""
@@ -301,13 +304,16 @@ def _restored(
     return estimator
 
 
-def _with_settings(kind: type[E], facts: Facts, body: Part, model: Part | nn.Module | None) -> E:
+def _with_settings(kind: type[E], facts: Facts, body: Part, model: Any) -> E:
     """An estimator that is not fitted yet, which fits as the first did."""
     settings = dict(facts.settings)
     if not facts.model_given:
         model = None
     elif model is None:
-        model, settings["at"] = body, "output"  # it is cut already
+        if facts.around == "start":
+            model, settings["at"] = body, "output"  # it is cut already
+        else:  # the labels are in its weights: it is not where a fit began
+            model = NOT_HERE
     estimator = kind()
     if "around" in estimator.get_params():
         settings.setdefault("around", "start")  # of files written before there was a choice
@@ -328,6 +334,11 @@ def _must_be(tensor: Tensor, shape: tuple[int, ...], name: str) -> None:
 def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str, Tensor]]:
     """Facts and tensors of a fitted estimator, with the posterior if its data are to be kept."""
     body, has = estimator.body_, vars(estimator)
+    if body.recipe is None and has.get("around_", "start") != "start":
+        raise SettingsError(
+            "this network has no recipe and was fitted, so no file would have its weights; fit with "
+            "around='start', or save to_part().module yourself"
+        )
     projection = estimator.network_.projection
     tensors = {"direction": estimator.direction_, "constant": estimator.constant_}
     if projection is not None:

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dovetail.adapt.keeping import read_estimator, write_estimator
+from dovetail.adapt.keeping import NOT_HERE, read_estimator, write_estimator
 from dovetail.adapt.linear_model import (
     OFFSET,
     LinearModel,
@@ -140,6 +140,11 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _refuse_settings(self) -> None:
+        if isinstance(self.model, str) and self.model == NOT_HERE:
+            raise SettingsError(
+                "this was loaded without the network it was fitted from, and the fitted one has seen "
+                "the labels; say which to fit: set_params(model=...)"
+            )
         for word, known in (("method", self.METHODS), ("mean", self.MEANS)):
             if getattr(self, word) not in known:
                 given = shown(getattr(self, word))

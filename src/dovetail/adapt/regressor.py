@@ -58,8 +58,8 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         at: The cut point to take outputs at instead of the network's own.
         mean: Where the prior is centred: ``"network"``, ``"constant"``, ``"zero"`` or
             ``"origin"``, see :data:`dovetail.adapt.linearized.Mean`; ``"auto"`` for the one of the
-            first three with the highest evidence (of a network that is trained for as many numbers;
-            any other has nothing to say about them, and gets ``"constant"``).
+            first three with the highest evidence (of a network handed over that gives as many
+            numbers; any other has nothing to say about them, and gets ``"constant"``).
         prior: The variance of the weights: ``"evidence"`` for the one that explains the data best,
             ``"layers"`` for one a layer, a number, or a mapping of layers to numbers.
         noise: The variance of the noise: ``"evidence"`` or a number.
@@ -291,8 +291,9 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
     def _chosen_mean(self, X: Any, y: Any, noise: Any, sample_weight: Any) -> str:
         """The mean, by evidence if that is asked for, of the observations that priors are tuned on.
 
-        A network that gives another number of outputs, or that nobody trained, is not asked.
+        A network that gives another number of outputs, or that is made here, is not asked.
         """
+        self.__dict__.pop("evidence_of_means_", None)
         if self.mean != "auto":
             return str(self.mean)
         self.mean_ = "constant"

@@ -244,7 +244,7 @@ class Adaptation(Record, kind="adaptation"):
             for how, counts in taken.items()
             if any(counts) and "" not in counts
         ]
-        return f" On labels held out or by evidence, {'; '.join(words)}." if words else ""
+        return f" Of what they could take, {'; '.join(words)}." if words else ""
 
     def _not_beaten(self) -> str:
         """Which ways are not above the probe, with the most labels."""
