@@ -142,7 +142,7 @@ def test_a_missing_target_is_never_made_up(tmp_path):
     rows = [[i, i % 2] for i in range(20)]
     rows[3][1] = ""
     path = write(tmp_path / "t.csv", ("x", "y"), rows)
-    with pytest.raises(TaskError, match=r"line 5: column 'y' has no value; give missing=\"drop\"$"):
+    with pytest.raises(TaskError, match=r"line 5: column 'y' has no value; give missing='drop'$"):
         load_task(path, missing="mean")
     assert load_task(path, missing="drop").size() == 19
 

@@ -336,8 +336,8 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
     body, has = estimator.body_, vars(estimator)
     if body.recipe is None and has.get("around_", "start") != "start":
         raise SettingsError(
-            "this network has no recipe and was fitted, so no file would have its weights; fit with "
-            "around='start', or save to_part().module yourself"
+            "this network has no recipe and was fitted, so no file would have its weights; fit "
+            "with around='start', or save to_part().module yourself"
         )
     projection = estimator.network_.projection
     tensors = {"direction": estimator.direction_, "constant": estimator.constant_}

@@ -142,8 +142,8 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
     def _refuse_settings(self) -> None:
         if isinstance(self.model, str) and self.model == NOT_HERE:
             raise SettingsError(
-                "this was loaded without the network it was fitted from, and the fitted one has seen "
-                "the labels; say which to fit: set_params(model=...)"
+                "this was loaded without the network it was fitted from, and the fitted one has "
+                "seen the labels; say which to fit: set_params(model=...)"
             )
         for word, known in (("method", self.METHODS), ("mean", self.MEANS)):
             if getattr(self, word) not in known:

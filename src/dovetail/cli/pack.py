@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     need_source(args, "pack")
     if args.all_parts:
         alone = ("task", "rule", "loss_budget", "points", "name", "replace")
-        refuse(args, alone, "cannot be used with --all, which packs by entropy or --bits")
+        refuse(args, alone, "cannot be used with --all, which packs by entropy, --bits or --levels")
     if not _flags_said(args, ("loss_budget", "points")):
         refuse(args, ("margin",), "can only be used with --loss-budget or --points")
     if args.task is None:

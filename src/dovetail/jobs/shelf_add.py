@@ -55,7 +55,7 @@ def add(
     entry = Shelf(shelf).add(part, name or name_of(source), tags=tags)
     note = (Text(told, style="note"),) if told else ()
     words = (*note, Text(f"{entry.ref} is on the shelf: {part.contract}"))
-    data = {"ref": entry.ref, "digest": entry.digest}
+    data = {"ref": entry.ref, "digest": entry.digest} | ({"note": told} if told else {})
     return Outcome(words, data | ({"weights": part.origin.settings["weights"]} if weights else {}))
 
 

@@ -31,7 +31,7 @@ def format_of(path: str, *, replace: bool = Export.replace) -> str:
     >>> format_of("net.onnx")
     'ONNX'
     """
-    ending = os.path.splitext(path)[1]
+    ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
         raise SettingsError(f"{path}: the ending says the format; end it with .onnx or .pt2")
     if os.path.isdir(path):

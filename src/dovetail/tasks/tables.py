@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dovetail.core.errors import TaskError, nearest
+from dovetail.core.errors import TaskError, argument, nearest
 from dovetail.core.words import listed
 from dovetail.tasks.data_files import refuse_large
 from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
@@ -180,7 +180,8 @@ def _complete(table: Table, wanted: set[str], missing: Missing) -> tuple[Table, 
         return table.take(~anywhere), [note]
     for name, where in lacking.items():
         if where.any() and (missing == "refuse" or name in wanted):
-            ways = 'missing="drop"' if name in wanted else 'missing="drop" or missing="mean"'
+            known = ("drop",) if name in wanted else ("drop", "mean")
+            ways = " or ".join(argument("task_set.missing", way) for way in known)
             place = table.place(int(where.argmax()))
             raise TaskError(f"{table.path}, {place}: column {name!r} has no value; give {ways}")
     count = int(anywhere.sum())

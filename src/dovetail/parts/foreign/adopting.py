@@ -82,6 +82,14 @@ def adopt(
         part = _module(source, example, builder, args, preprocess)
     if features:
         part = _without_head(part)
+        if classes:
+            raise SettingsError(f"features have no classes; leave out {argument('classes')}")
+    gives = part.contract.gives[0].shape
+    if classes and gives is not None and gives[-1:] not in ((len(classes),), (None,)):
+        raise SettingsError(
+            f"{part.described!r} gives {gives[-1]} numbers and {len(classes)} classes are named; "
+            "name all of them, or build it for as many"
+        )
     return part.changed(contract=replace(part.contract, classes=classes))
 
 
