@@ -37,8 +37,6 @@ def among_inputs(monkeypatch, fit):
         {"projection": "random", "hidden_layer_sizes": (20, 8)},
         {"projection": "random", "hidden_layer_sizes": (70,), "activation": "tanh"},
         {"projection": "pca", "hidden_layer_sizes": (20,), "ridge": 0.1, "solver": "eigen"},
-        # One unit: labels have few directions, and those beyond them are any.
-        {"projection": "labels", "hidden_layer_sizes": (1,), "ridge": 0.1},
         {"projection": "elm", "hidden_layer_sizes": (9,)},
         {"projection": "random", "hidden_layer_sizes": (20, 8), "rank": 5, "ema": 0.3},
     ],

@@ -117,7 +117,7 @@ def with_gaps(path):
 
 def test_a_missing_value_is_named(tmp_path):
     path = with_gaps(tmp_path / "t.csv")
-    with pytest.raises(TaskError, match=r"t.csv, line 22: column 'a' has no value; .*\"mean\""):
+    with pytest.raises(TaskError, match=r"t.csv, line 22: column 'a' has no value; .*='mean'"):
         load_task(path)
     dropped = load_task(path, missing="drop")
     assert (dropped.size(), dropped.notes) == (27, ("3 of 30 rows lack a value and were left out",))
