@@ -76,6 +76,7 @@ def _signature(make: Make) -> tuple[Mapping[str, inspect.Parameter], dict[str, A
 _OURS = {
     "mlp": "mlp",
     "patch-mlp": "patches",
+    "boosted-trees": "trees",
     "lenet5": "lenet",
     "resnet8": "resnet",
     "resnet20": "resnet",
