@@ -16,7 +16,7 @@ from dovetail.parts.heads import before_the_head
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Candidate", "Parts", "candidate", "named", "points_of", "sampled"]
+__all__ = ["Candidate", "Parts", "candidate", "named", "nested", "only", "points_of", "sampled"]
 
 Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
 
@@ -132,9 +132,8 @@ def sampled(task: Task, samples: int | None, split: Split, seed: int) -> Task:
         if task.kind == "pairs":
             rows = _ends_of_pairs(task, split, samples, seed)
         else:
-            rows = rows[_chosen(task, rows, samples, seed)].sort().values
-    none = rows[:0]
-    return task.derived(task.name, indices={"train": rows, "validation": none, "test": none})
+            rows = rows[_in_turn(task, rows, seed)[:samples]].sort().values
+    return only(task, rows)
 
 
 def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
@@ -148,10 +147,30 @@ def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
     return rows
 
 
-def _chosen(task: Task, rows: Tensor, samples: int, seed: int) -> Tensor:
+def nested(task: Task, samples: int | None, split: Split, seed: int) -> Tensor:
+    """The examples of :func:`sampled` in an order whose first n are those of a sample of n.
+
+    >>> task = Task(torch.rand(100, 4), [0, 1, 1, 1] * 25)
+    >>> order, few = nested(task, None, "train", seed=0), sampled(task, 40, "train", seed=0)
+    >>> torch.equal(order[:40].sort().values, few.indices("train"))
+    True
+    """
+    sampled(task, samples, split, seed)  # refuses what cannot be
+    rows = task.indices(split)
+    return rows[_in_turn(task, rows, seed)[:samples]]
+
+
+def only(task: Task, rows: Tensor) -> Task:
+    """The task with these rows as its training examples, and no others."""
+    none = rows[:0]
+    return task.derived(task.name, indices={"train": rows, "validation": none, "test": none})
+
+
+def _in_turn(task: Task, rows: Tensor, seed: int) -> Tensor:
+    """Places of the rows in a random order, in which classes keep their shares all along."""
     order = torch.randperm(len(rows), generator=generator(seed, "rank"))
     if task.kind != "classes":
-        return order[:samples]
+        return order
     # Every class in turn gives its next example until there are enough in proportion: sort by the
     # share of its class that an example completes.
     labels = task.targets[rows][order]
@@ -161,4 +180,4 @@ def _chosen(task: Task, rows: Tensor, samples: int, seed: int) -> Tensor:
     place = torch.empty_like(grouped)
     place[grouped] = torch.arange(len(grouped)) - starts[labels[grouped]]
     share = (place + 0.5) / counts[labels]
-    return order[torch.argsort(share, stable=True)[:samples]]
+    return order[torch.argsort(share, stable=True)]

@@ -10,7 +10,7 @@ from dovetail.core.declared import Column, of_each, table, text
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, View
 
-__all__ = ["LeftOut", "Ranked", "Ranking", "RankingOver", "Served"]
+__all__ = ["Course", "LeftOut", "Look", "Ranked", "Ranking", "RankingOver", "Served", "lasting"]
 
 _MOST_ROWS = 60
 """Places shown in a picture; the table has them all."""
@@ -37,7 +37,8 @@ class Ranked(_Cut):
     accuracy (or R², or label accuracy).  ``z`` is the distance from the score under shuffled
     labels, in deviations of it; ``beats_next`` the probability to be truly better than the next.
     Where ``chosen_among`` is a number, the expected accuracy is corrected for that choice, and
-    ``before_choice`` is what it was.
+    ``before_choice`` is what it was.  ``seen`` is the number of examples a candidate was seen with
+    that fell out before it had seen all, and ``fell`` says when and why.
     """
 
     score: float
@@ -55,6 +56,8 @@ class Ranked(_Cut):
     epoch: int | None = None
     chosen_among: int | None = None
     before_choice: float | None = None
+    seen: int | None = None
+    fell: str = ""
 
     @property
     def plain(self) -> float | None:
@@ -68,6 +71,50 @@ class LeftOut:
 
     part: str
     why: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the candidates left: how many examples, candidates, how many fell.
+
+    ``passes`` are all examples run so far, over all networks.
+    """
+
+    n: int
+    candidates: int
+    fell: int
+    passes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How a ranking on a growing sample went: its looks, and what it spent.
+
+    A pass is one example through one network, whatever the number of its points.
+    ``least_seconds`` and ``most_seconds`` are what was expected when it began.
+    """
+
+    looks: tuple[Look, ...]
+    survivors: int
+    passes: int
+    passes_in_full: int
+    seconds: float
+    least_seconds: float
+    most_seconds: float
+    stopped: bool = False
+
+    @property
+    def saved(self) -> float:
+        """The share of the passes that a full ranking would have made, and this did not.
+
+        >>> Course(
+        ...     looks=(), survivors=1, passes=200, passes_in_full=1000,
+        ...     seconds=1.0, least_seconds=0.5, most_seconds=2.0,
+        ... ).saved
+        0.8
+        """
+        return 1 - self.passes / self.passes_in_full if self.passes_in_full else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +136,12 @@ class Ranking(
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
     confidence: float = 0.9
+    course: Course | None = None
+
+    @property
+    def survivors(self) -> tuple[Ranked, ...]:
+        """The places that saw all examples: all of them, unless the sample grew."""
+        return tuple(place for place in self.places if place.seen is None)
 
     @property
     def best(self) -> Ranked:
@@ -309,6 +362,17 @@ def _expected(place: Ranked) -> str | None:
         return f"{place.expected:.1%}"
     half = (place.expected_high - place.expected_low) / 2
     return f"{100 * place.expected:.1f} ± {100 * half:.1f} %"
+
+
+def lasting(seconds: float) -> str:
+    """A length of time in words.
+
+    >>> lasting(0.04), lasting(42.4), lasting(300), lasting(10_000)
+    ('0.04 s', '42 s', '5 min', '2.8 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _percent(share: float | None) -> str:
