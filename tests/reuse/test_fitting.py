@@ -152,7 +152,7 @@ def test_numbers_have_an_interval_too():
 
 def test_a_given_part_is_ranked_at_its_cuts_and_adapted(shapes, network):
     found = fitting.fit(shapes, {"bars": network}, **QUICK)
-    names = {place.name for place in found.ranking.places}
+    names = {place.part for place in found.ranking.places}
     assert any(name.startswith("bars at ") for name in names)
     tried = {row.how for row in found.record.tried if row.network in names}
     assert tried <= {"probe", "linearized", "finetune"}

@@ -18,6 +18,7 @@ import base64
 import io
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,13 @@ from dovetail.core.views import Picture
 from dovetail.core.words import listed
 from dovetail.measure.calibration import fit_temperature
 from dovetail.measure.evaluate import confusion, measure, need_test, with_measures
+from dovetail.measure.familiar import familiar_with
 from dovetail.measure.intervals import paired_difference, share_interval
 from dovetail.parts.heads import with_temperature
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Parts
 from dovetail.ranking.ranker import rank
-from dovetail.ranking.records import Ranking
+from dovetail.ranking.records import Ranked, Ranking
 from dovetail.reuse.fitting_attempts import (
     PASSES,
     PERCEPTRON,
@@ -74,7 +76,7 @@ MOST = 3
 """Networks that are adapted in one way, at most."""
 LEAST_GAIN = 0.002
 """What an attempt must promise."""
-MOST_LINEARISED = 10_000
+MOST_LINEARISED = 100_000
 """Labels times classes: beyond, inference in the linearised network is slower than training it."""
 RANKING_SHARE, LAST_SHARE = 0.3, 0.15
 """Of the time: for the ranking at most; and kept for packing and measuring."""
@@ -149,7 +151,9 @@ def fit(
         search.run(step)
     chosen = search.best()
     part, temperature = _calibrated(chosen, task)
-    part, sizes_of = _packed(part, chosen, task, points, temperature)
+    part, sizes_of = _packed(part, task, points)
+    with suppress(DovetailError):  # of few examples it is not known what is like them
+        part = part.changed(familiar=familiar_with(part, search.open))
     record = _measured(part, task, confidence, seed)
     return Fitted(
         with_measures(part, {f"test {name}": value for name, value in record.measures.items()}),
@@ -298,9 +302,12 @@ class _Search:
 
     def _expected(self, network: str) -> float:
         """What a probe on it is expected to reach."""
-        assert self.ranking is not None
-        place = next(place for place in self.ranking.places if place.name == network)
+        place = self._place(network)
         return float(place.plain if place.plain is not None else place.score)
+
+    def _place(self, network: str) -> Ranked:
+        assert self.ranking is not None
+        return next(place for place in self.ranking.places if place.part == network)
 
     def _seconds_of(self, what: Attempt) -> float:
         """About how long an attempt takes, its folds and its validation included."""
@@ -311,8 +318,8 @@ class _Search:
         if what.how not in PASSES:
             return 1e-4 * n
         assert self.ranking is not None
-        place = next(place for place in self.ranking.places if place.name == what.network)
-        each = place.seconds / max(self.ranking.n, 1)
+        place = self._place(what.network)
+        each = place.seconds / max(place.seen or self.ranking.n, 1)
         rows = n * self._passes(what.how) + self.open.size("validation")
         return (self.folds + 1) * each * rows
 
@@ -351,12 +358,12 @@ class _Search:
         assert self.ranking is not None
         found = []
         for place in self.ranking.places:
-            what = Attempt(place.name, how)
+            what = Attempt(place.part, how)
             if what in self.done or what in self.failed:
                 continue
             if not self._has_time(self._seconds_of(what)):
                 continue
-            expected = self._expected(place.name)
+            expected = self._expected(place.part)
             found.append((what, expected + share * (1 - expected)))
         return sorted(found, key=lambda one: -one[1])
 
@@ -431,8 +438,8 @@ class _Search:
         best = max(self._held_out(done) for done in self.done.values())
         for how in PASSES:
             for place in self.ranking.places:
-                what, share = Attempt(place.name, how), self._share(how)
-                expected = self._expected(place.name)
+                what, share = Attempt(place.part, how), self._share(how)
+                expected = self._expected(place.part)
                 if (
                     what not in self.done
                     and expected + share * (1 - expected) - best >= LEAST_GAIN
@@ -478,9 +485,7 @@ def _calibrated(chosen: Done, task: Task) -> tuple[Part, float | None]:
     return with_temperature(chosen.part, temperature), temperature
 
 
-def _packed(
-    part: Part, chosen: Done, task: Task, points: float, temperature: float | None
-) -> tuple[Part, dict[str, int]]:
+def _packed(part: Part, task: Task, points: float) -> tuple[Part, dict[str, int]]:
     """The smallest of a few packings that costs no more than it may on examples held out."""
     plain = sum(tensor.nbytes for tensor in part.module.state_dict().values())
     rows = task.indices("validation")

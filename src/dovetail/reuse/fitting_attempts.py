@@ -68,7 +68,7 @@ Fine-tuning takes eight passes forwards and, twice as long each, backwards."""
 SCRATCH, PERCEPTRON, SOLVED, TREES = "from scratch", "perceptron", "closed form", "boosted trees"
 SIDE = 32
 """Of images that small networks begin with: larger ones are averaged."""
-EPOCHS, STEPS, BATCH = 30, 1500, 64
+EPOCHS, STEPS, BATCH = 30, 600, 64
 """Of networks that begin with nothing: epochs at least, and steps."""
 FOLDS, ENOUGH, ENOUGH_ROWS = 5, 50, 1000
 """Folds, and examples of images and of tables that validate without any."""
