@@ -224,3 +224,15 @@ def test_samples_are_nested_and_keep_the_shares_of_the_classes():
     counts = DIGITS.targets[order[:100]].bincount()
     assert counts.min() >= 8
     assert counts.max() <= 12
+
+
+def test_it_says_what_it_did(both):
+    grown, _, _ = both
+    words = grown.course.summary
+    assert f"{grown.course.passes:,} passes instead of 4,800" in words
+    assert words in grown.summary
+    tables = [block for block in grown.view() if hasattr(block, "columns")]
+    assert "examples" in tables[0].columns
+    fell = next(table for table in tables if table.columns == ("candidate", "fell out"))
+    assert len(fell.rows) == 6 - grown.course.survivors
+    assert all(why.startswith("at ") for _, why in fell.rows)

@@ -26,10 +26,12 @@ from dovetail.measure.features import Pooling
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Candidate, candidate, nested, only
+from dovetail.ranking.course import Course, Look, lasting
 from dovetail.ranking.elimination import Fall, falls, look_sizes, still_to_come, thresholds
 from dovetail.ranking.measuring import BY_EXAMPLE, By, Measured, Yardstick, yardstick
 from dovetail.ranking.placing import best_first, placed, ranking_of
-from dovetail.ranking.records import Course, LeftOut, Look, Ranked, Ranking, lasting
+from dovetail.ranking.records import LeftOut, Ranked, Ranking
+from dovetail.ranking.scores import as_score
 from dovetail.ranking.taking import fronts_of, rows_at, without_repeats
 from dovetail.tasks.task import Split, Task
 
@@ -73,8 +75,11 @@ class _Runner:
     scoring: float = 0.0  # at the last look
 
     def ahead(self, upto: int) -> float:
-        """About how many seconds it will take to so many examples, and a look at them."""
-        return self.seconds / self.passes * (upto - self.passes) + 2 * self.scoring
+        """About how many seconds it will take to so many examples, and a look at them.
+
+        Heads take between twice and eight times as long from one look to the next.
+        """
+        return self.seconds / self.passes * (upto - self.passes) + 4 * self.scoring
 
 
 class _Sample:
@@ -186,23 +191,24 @@ def rank_anytime(
     options: dict[str, Any] = {"groups": groups, "permutations": permutations, "seed": seed}
     options["confidence"] = confidence
     race = _Race(sample, looks, 1 - confidence, seed, seconds)
-    with progress(f"ranking for {task.name}", len(parts) * (1 + len(looks)), show=show) as tick:
+    with progress(f"timing {counted(len(parts), 'part')}", len(parts), show=show) as tick:
         for name in parts:
             race.enter(name, timed)
             tick(name)
-        race.estimate(show)
+    race.estimate(show)
+    total = len(race.running) * looks[-1]
+    with progress(f"ranking for {task.name}", total, show=show) as tick:
         for n in looks:
             stick = yardstick(only(task, sample.sight[:n].sort().values), by, **options)
-            for words in race.look(stick):
-                tick(words)
+            for done, words in race.look(stick):
+                tick(words, done)
             if race.stopped or not race.running:
                 break
     return race.ranking(by, options, split, pooling)
 
 
 def _refuse(task: Task, by: By | None, seconds: float | None) -> None:
-    name = getattr(by, "name", by)
-    if name not in (None, BY_EXAMPLE):
+    if by is not None and getattr(as_score(by), "name", "") != BY_EXAMPLE:
         raise SettingsError(
             f"{argument('anytime', True)} compares candidates example by example, which only "
             f"{BY_EXAMPLE} allows; leave {argument('by', ...)} away, or rank all examples at once"
@@ -264,8 +270,11 @@ class _Race:
             words = f"{counted(len(self.running), 'network')}, at most {self.sizes[-1]} examples"
             print(f"{words}: about {low} to {high} to run them", file=sys.stderr)
 
-    def look(self, stick: Yardstick) -> Iterator[str]:
-        """Look at all that are left, and let those fall that cannot be the best any more."""
+    def look(self, stick: Yardstick) -> Iterator[tuple[int, str]]:
+        """Look at all that are left, and let those fall that cannot be the best any more.
+
+        Gives, after each network, the passes that it made or was spared, and words.
+        """
         began, n = time.perf_counter(), stick.n
         first = n == self.sizes[0]
         for runner in list(self.running):
@@ -277,6 +286,7 @@ class _Race:
                 self.running.remove(runner)
                 self._not_reached(runner.name)
                 continue
+            before = 0 if first else runner.passes
             try:
                 self.sample.go_on(runner, n)
                 if first:
@@ -286,11 +296,13 @@ class _Race:
             except DovetailError as error:
                 self.running.remove(runner)
                 self.left_out.append(LeftOut(runner.name, str(error)))
-            yield f"{n} examples, {lasting(self._left(n))} left at most"
+            yield n - before, f"{n} examples, at most {lasting(self._left())} left"
         here = self.standing(n)
         fell = self._falls(here, n)
+        under_way = len(self.running)
         for fall in fell:
             self._drop(here[fall.candidate], here[fall.rival], fall, n)
+        yield (under_way - len(self.running)) * (self.sizes[-1] - n), f"{len(fell)} fell out"
         took = time.perf_counter() - began
         passes = sum(runner.passes for runner in self.every)
         self.looks.append(Look(n, len(here), len(fell), passes, took))
@@ -389,7 +401,7 @@ class _Race:
         spent = time.perf_counter() - self.began
         return self.seconds is not None and spent + ahead > self.seconds
 
-    def _left(self, n: int) -> float:
+    def _left(self) -> float:
         """Seconds until the end if nobody falls any more; a limit, if there is one, ends sooner."""
         most = sum(runner.ahead(self.sizes[-1]) for runner in self.running)
         if self.seconds is None:

@@ -6,7 +6,7 @@ example :math:`i`.  Candidate :math:`b` falls out when some other candidate :mat
 by more than chance explains and more than :math:`b` may still catch up,
 
 .. math::
-    D_{jb} > z_b\, s_{jb} + c\,\max(0,\; e_{jb} - G_{jb}) ,
+    D_{jb} > z_b\, s_{jb} + c\,\max(0,\; -G_{jb}) ,
     \qquad D_{jb} = \tfrac1n \textstyle\sum_i (\ell_{ji} - \ell_{bi}) .
 
 **Chance.**  :math:`s_{jb}^2 = (1 + \kappa)\,(1 + \sum_i (\ell_{ji} - \ell_{bi} - D_{jb})^2) / n^2`
@@ -25,14 +25,14 @@ about the best, and not about all pairs, needs no correction for the choice of t
 
 **Learning curves.**  All of this is at equal :math:`n`, and the best with 125 labels need not be
 the best with 2000: wide features gain more.  :math:`G_{jb}` is by how much the lead of :math:`j`
-grew since the last look, on the examples that were there at both, and :math:`e_{jb}` its standard
-error.  If errors beyond the attainable fall as :math:`n^{-1/2}`, the slowest rate at which a ridge
-head is known to learn, what is still to come until :math:`N` is the last gain times
+grew since the last look, with :math:`m` examples, on those that were there at both.  If a doubling
+of the labels brings no more than the one before, what is still to come until :math:`N` is at
+most the last gain times
 
-.. math:: c = \frac{n^{-1/2} - N^{-1/2}}{m^{-1/2} - n^{-1/2}}
+.. math:: c = \log(N/n) \,/\, \log(n/m) ,
 
-(:math:`m` examples at the last look).  This is a guard, not a bound: a curve that bends upwards
-later is missed.  It needs two looks, so that nobody falls at the first.
+the number of doublings left.  This is a guard, not a bound: :math:`G` is an estimate, and a curve
+that bends upwards later is missed.  It needs two looks, so that nobody falls at the first.
 """
 
 from __future__ import annotations
@@ -55,9 +55,6 @@ _A_CLASS = 4
 """And so many of each class."""
 
 _DRAWS = 4000
-
-_RATE = 0.5
-"""The exponent at which errors beyond the attainable fall with the number of examples."""
 
 
 class Fall(NamedTuple):
@@ -89,11 +86,10 @@ def look_sizes(samples: int, classes: int = 0) -> tuple[int, ...]:
 def still_to_come(before: int, now: int, last: int) -> float:
     """How many times the last gain may still be gained until the last look.
 
-    >>> round(still_to_come(50, 100, 200), 3), still_to_come(100, 200, 200)
-    (0.707, 0.0)
+    >>> still_to_come(50, 100, 400), still_to_come(100, 200, 200)
+    (2.0, 0.0)
     """
-    m, n, total = (float(size) ** -_RATE for size in (before, now, last))
-    return (n - total) / (m - n)
+    return math.log(last / now) / math.log(now / before)
 
 
 def thresholds(verdicts: Tensor, *, level: float, seed: int = 0) -> Tensor:
@@ -153,10 +149,8 @@ def falls(
     if worth is not None:
         dearer = (n / worth.double()).clamp(min=1)
         error = error * torch.maximum(dearer[:, None], dearer).sqrt()
-    growth = verdicts[:, : earlier.shape[1]] - earlier
-    gained = growth.mean(1)
-    doubt = _of_differences(growth - gained[:, None])
-    catching_up = (doubt - (gained[:, None] - gained)).clamp(min=0)
+    gained = (verdicts[:, : earlier.shape[1]] - earlier).mean(1)
+    catching_up = (gained - gained[:, None]).clamp(min=0)
     sure = lead - thresholds * error
     beyond = sure - ahead * catching_up
     beyond.fill_diagonal_(-math.inf)

@@ -10,10 +10,11 @@ import torch
 
 from dovetail.core.errors import TaskError
 from dovetail.measure.features import Pooling
+from dovetail.ranking.course import Course
 from dovetail.ranking.expected import Expected
 from dovetail.ranking.measuring import BY_EXAMPLE, Measured, Yardstick, probably_better, z_score
 from dovetail.ranking.ntk import OUTPUTS
-from dovetail.ranking.records import Course, LeftOut, Ranked, Ranking
+from dovetail.ranking.records import LeftOut, Ranked, Ranking
 from dovetail.ranking.winner import honest_intervals, honest_winner
 from dovetail.tasks.task import Split, Task
 

@@ -17,12 +17,19 @@ from dovetail.measure.forward import outputs_of
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
 from dovetail.ranking.anytime import rank_anytime
-from dovetail.ranking.candidates import Candidate, Parts, candidate, named, sampled
+from dovetail.ranking.candidates import (
+    Candidate,
+    Parts,
+    candidate,
+    named,
+    refuse_unknown_points,
+    sampled,
+)
 from dovetail.ranking.measuring import By, Measured, Yardstick, yardstick
 from dovetail.ranking.ntk import tangent_kernel
 from dovetail.ranking.placing import best_first, placed, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
-from dovetail.ranking.scores import needs_network
+from dovetail.ranking.scores import as_score, needs_network
 from dovetail.ranking.taking import fronts_of, rows_at, share_of, without_repeats
 from dovetail.settings.rank import Rank
 from dovetail.tasks.task import Split, Task
@@ -91,6 +98,8 @@ def rank(
         raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
     several = named(parts)
     Rank.check({"seconds": seconds})
+    by = None if by is None else as_score(by)
+    refuse_unknown_points(several, at)
     if anytime:
         return rank_anytime(
             several,

@@ -8,9 +8,13 @@ from typing import TypeVar
 
 from dovetail.core.declared import Column, of_each, table, text
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, View
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Text, View
+from dovetail.ranking.course import Course
 
-__all__ = ["Course", "LeftOut", "Look", "Ranked", "Ranking", "RankingOver", "Served", "lasting"]
+__all__ = ["LeftOut", "Ranked", "Ranking", "RankingOver", "Served"]
+
+_EXPECTED = "expected-accuracy"
+"""The score that is the expected accuracy itself."""
 
 _MOST_ROWS = 60
 """Places shown in a picture; the table has them all."""
@@ -64,6 +68,13 @@ class Ranked(_Cut):
         """The expected accuracy as it was seen, the same for all places: for comparisons."""
         return self.expected if self.before_choice is None else self.before_choice
 
+    @property
+    def plain_bounds(self) -> tuple[float | None, float | None]:
+        """Where that lies; where it is the score, the score's own interval is uncorrected."""
+        if self.before_choice is not None and self.before_choice == self.score:
+            return self.low, self.high
+        return self.expected_low, self.expected_high
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -71,50 +82,6 @@ class LeftOut:
 
     part: str
     why: str
-
-
-@dataclass(frozen=True)
-class Look:
-    """One look at the candidates left: how many examples, candidates, how many fell.
-
-    ``passes`` are all examples run so far, over all networks.
-    """
-
-    n: int
-    candidates: int
-    fell: int
-    passes: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """How a ranking on a growing sample went: its looks, and what it spent.
-
-    A pass is one example through one network, whatever the number of its points.
-    ``least_seconds`` and ``most_seconds`` are what was expected when it began.
-    """
-
-    looks: tuple[Look, ...]
-    survivors: int
-    passes: int
-    passes_in_full: int
-    seconds: float
-    least_seconds: float
-    most_seconds: float
-    stopped: bool = False
-
-    @property
-    def saved(self) -> float:
-        """The share of the passes that a full ranking would have made, and this did not.
-
-        >>> Course(
-        ...     looks=(), survivors=1, passes=200, passes_in_full=1000,
-        ...     seconds=1.0, least_seconds=0.5, most_seconds=2.0,
-        ... ).saved
-        0.8
-        """
-        return 1 - self.passes / self.passes_in_full if self.passes_in_full else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +139,17 @@ class Ranking(
         best, several = self.best, len(self.places) > 1
         words = [
             f"{len(self.places)} candidates, {self.n} labelled examples of {self.task}, "
-            f"ranked by {self.by}."
+            f"ranked by {self._by}."
             if several
-            else f"One candidate, {self.n} labelled examples of {self.task}, by {self.by}."
+            else f"One candidate, {self.n} labelled examples of {self.task}, by {self._by}."
         ]
         if best.expected is not None:
             among = best.chosen_among
-            chosen = f", corrected for the choice among {among}" if among else ""
+            chosen = (
+                f"; {best.before_choice:.1%} was seen, and being chosen among {among} flatters"
+                if among and best.before_choice is not None
+                else ""
+            )
             words.append(
                 f"Best: {best.name}. A linear head on it can be expected to reach "
                 f"{self.measure} {best.expected:.1%} ({self.confidence:.0%} interval "
@@ -191,42 +162,82 @@ class Ranking(
                 f"It is better than the next, {self.places[1].name}, with probability "
                 f"{_probability(best.beats_next)}."
             )
+        if self.course is not None:
+            words.append(self.course.summary)
         return " ".join(words)
+
+    @property
+    def _by(self) -> str:
+        return f"expected {self.measure}" if self.by == _EXPECTED else self.by
 
     def _table(self) -> Table:
         columns: dict[str, Callable[[Ranked], Cell]] = {"part": lambda p: p.part}
         if any(place.at is not None for place in self.places):
-            columns["cut"] = lambda p: p.at or "output"
+            columns["at"] = lambda p: p.at or "output"
         if any(place.epoch is not None for place in self.places):
             columns["epoch"] = lambda p: p.epoch
         if any(place.expected is not None for place in self.places):
             columns[f"expected {self.measure}"] = _expected
-        columns[self.by] = lambda p: f"{p.score:.4g}"
-        if self.by != "expected-accuracy":  # whose interval stands beside the expected accuracy
+        if self.by != _EXPECTED:  # which is there already, with its interval
+            columns[self.by] = lambda p: f"{p.score:.4g}"
             columns["interval"] = _interval
         columns |= {
             "z": lambda p: None if p.z is None else round(p.z, 1),
             "beats next": lambda p: None if p.beats_next is None else _probability(p.beats_next),
+            **({} if self.course is None else {"examples": lambda p: p.seen or self.n}),
             "width": lambda p: p.width,
             "seconds": lambda p: round(p.seconds + p.scoring_seconds, 2),
         }
         rows: tuple[tuple[Cell, ...], ...] = tuple(
             tuple(show(place) for show in columns.values()) for place in self.places
         )
-        return Table(tuple(columns), rows)
+        return Table(tuple(columns), rows, caption=self._caption())
+
+    def _caption(self) -> str:
+        """What the first row's number is, where the summary has another."""
+        best, said = self.best, []
+        if best.before_choice is not None and best.expected is not None:
+            said.append(
+                f"Numbers are as they were seen, so that rows compare; that of the first, chosen "
+                f"among {best.chosen_among}, is worth {best.expected:.1%}."
+            )
+        return " ".join(said)
+
+    def _fallen(self) -> View:
+        """Who fell out, when and why, and how many were left at each look."""
+        if self.course is None:
+            return ()
+        fallen = tuple(
+            (place.name, place.fell.removeprefix("fell out "))
+            for place in self.places
+            if place.fell
+        )
+        looks = self.course.looks
+        blocks: list[Block] = [
+            Text(f"Running the networks was to take {self.course.estimate}.", style="note")
+        ]
+        if fallen:
+            blocks.append(Table(("candidate", "fell out"), fallen))
+        if len(looks) > 1:
+            left = Series(
+                "candidates", tuple(x.n for x in looks), tuple(x.candidates for x in looks)
+            )
+            title = "Candidates looked at"
+            blocks.append(Figure("line", title, (left,), "examples", "candidates", log_x=True))
+        return tuple(blocks)
 
     def _bars(self) -> View:
         if len(self.places) < 2:
             return ()
-        shown = self.places[:_MOST_ROWS]
+        shown = self.survivors[:_MOST_ROWS]
         names = tuple(place.name for place in shown)
         blocks: list[Block] = []
         if all(p.expected is not None for p in shown):
-            values, bounds = tuple(p.expected for p in shown), _bounds(shown, "expected_")
+            values, bounds = tuple(p.plain for p in shown), _plain_bounds(shown)
             series = Series(f"expected {self.measure}", names, values, *bounds)
             title = f"Expected {self.measure} of a head, best score first"
             blocks.append(Figure("interval", title, (series,), "", self.measure, ".0%"))
-        if self.by != "expected-accuracy":
+        if self.by != _EXPECTED:
             series = Series(self.by, names, tuple(p.score for p in shown), *_bounds(shown))
             blocks.append(Figure("interval", f"Score: {self.by}", (series,), "", self.by))
         return tuple(blocks)
@@ -241,7 +252,7 @@ class Ranking(
             if sum(place.at is not None for place in places) >= 3:
                 places = _in_order(places, self.settings.get("points", {}).get(part))
                 at = tuple(str(place.at) for place in places)
-                blocks.append(self._line(f"Layer by layer: {part}", at, places, "cut after"))
+                blocks.append(self._line(f"Layer by layer: {part}", at, places, "at"))
         if epochs := _by_epoch(self.places):
             along = tuple(float(place.epoch or 0) for place in epochs)
             blocks.append(self._line("Epoch by epoch", along, epochs, "epoch"))
@@ -252,7 +263,7 @@ class Ranking(
     ) -> Figure:
         if all(p.expected is not None for p in places):
             name, spec = f"expected {self.measure}", ".0%"
-            series = Series(name, x, tuple(p.plain for p in places), *_bounds(places, "expected_"))
+            series = Series(name, x, tuple(p.plain for p in places), *_plain_bounds(places))
         else:
             name, spec = self.by, ""
             series = Series(name, x, tuple(p.score for p in places))
@@ -261,6 +272,7 @@ class Ranking(
     shows = (
         text("{summary}"),
         _table,
+        _fallen,
         _bars,
         _curves,
         of_each("notes", text("{}", "warning")),
@@ -356,23 +368,12 @@ def _interval(place: Ranked) -> str:
 
 
 def _expected(place: Ranked) -> str | None:
-    if place.expected is None:
+    value, (low, high) = place.plain, place.plain_bounds
+    if value is None:
         return None
-    if place.expected_low is None or place.expected_high is None:
-        return f"{place.expected:.1%}"
-    half = (place.expected_high - place.expected_low) / 2
-    return f"{100 * place.expected:.1f} ± {100 * half:.1f} %"
-
-
-def lasting(seconds: float) -> str:
-    """A length of time in words.
-
-    >>> lasting(0.04), lasting(42.4), lasting(300), lasting(10_000)
-    ('0.04 s', '42 s', '5 min', '2.8 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if low is None or high is None:
+        return f"{value:.1%}"
+    return f"{100 * value:.1f} ± {50 * (high - low):.1f} %"
 
 
 def _percent(share: float | None) -> str:
@@ -383,10 +384,24 @@ def _probability(value: float) -> str:
     return "> 99%" if value > 0.99 else f"{value:.0%}"
 
 
-def _bounds(places: Sequence[Ranked], of: str = "") -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The low and the high ends of all places; none where a place has none."""
-    low, high = (tuple(getattr(p, f"{of}{end}") for p in places) for end in ("low", "high"))
-    return ((), ()) if None in low + high else (low, high)
+_Ends = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def _bounds(places: Sequence[Ranked]) -> _Ends:
+    """The low and the high ends of all scores."""
+    return _ends([(place.low, place.high) for place in places])
+
+
+def _plain_bounds(places: Sequence[Ranked]) -> _Ends:
+    """The same of what was expected before the choice."""
+    return _ends([place.plain_bounds for place in places])
+
+
+def _ends(bounds: Sequence[tuple[float | None, float | None]]) -> _Ends:
+    """Low and high ends; none where a place has none."""
+    low = tuple(low for low, _ in bounds if low is not None)
+    high = tuple(high for _, high in bounds if high is not None)
+    return (low, high) if len(low) == len(high) == len(bounds) else ((), ())
 
 
 P = TypeVar("P", Ranked, Served)
