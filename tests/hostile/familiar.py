@@ -49,11 +49,10 @@ def pickle_in_its_words(folder, canary):
 
 @trick("sha256 differs")
 def familiar_exchanged(folder, canary):
-    tensors, about = knowing(folder)
-    manifest = (folder / "manifest.json").read_bytes()
-    tensors["mean"][0] += 1
-    write(folder, tensors, about)
-    (folder / "manifest.json").write_bytes(manifest)
+    knowing(folder)
+    data = bytearray((folder / FILE).read_bytes())
+    data[-1] ^= 1
+    (folder / FILE).write_bytes(data)
 
 
 @trick("missing, or not a plain file")

@@ -2,9 +2,10 @@ r"""How far a part's features of an input are from those of the data that it was
 
 Let :math:`z \in \mathbb{R}^d` be what the part's last layer takes (maps are averaged over their
 positions), :math:`u = z / \lVert z \rVert` its direction and
-:math:`\ell = \log \lVert z \rVert` its length.  Directions are compared with a Gaussian about each class that all classes share, of low
-rank and otherwise round: with an orthonormal basis :math:`U` of the :math:`r` directions in which
-they spread most within a class, :math:`t = U^\top (u - \mu)`,
+:math:`\ell = \log \lVert z \rVert` its length.  Directions are compared with a Gaussian about each
+class that all classes share, of low rank and otherwise round: with an orthonormal basis :math:`U`
+of the :math:`r` directions in which they spread most within a class,
+:math:`t = U^\top (u - \mu)`,
 
 .. math::
     q(z) = \min_c \sum_{j \le r} \frac{(t_j - m_{cj})^2}{\lambda_j}
