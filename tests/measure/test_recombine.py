@@ -152,7 +152,7 @@ def test_own_heads_by_place_by_name_or_not_at_all(fronts, heads, tasks):
     assert placed.own_heads == {name: name.replace("front", "back") for name in names}
     named = recombine(fronts, heads, tasks)
     assert [p.accuracy for p in placed.pairs] == [p.accuracy for p in named.pairs]
-    lone = recombine(a, c, task)
+    lone = recombine(a, c, task, norms="batch")
     assert lone.own_heads == {}
     assert lone.mean_off_diagonal == placed.accuracy[names[0]][names[0].replace("front", "back")]
     assert lone.upper_bound is None

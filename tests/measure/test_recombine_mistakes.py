@@ -129,7 +129,10 @@ def test_two_tensors_cross_inside_a_residual_block(tasks):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"norms": "batched"}, "norms must be one of stored, batch, recalibrated; got 'batched'"),
+        (
+            {"norms": "batched"},
+            "norms must be one of auto, stored, batch, recalibrated; got 'batched'",
+        ),
         ({"norms": ()}, "at least one policy"),
         ({"norms": ("batch", "batch")}, "each once"),
         ({"batch_size": 1}, "at least 2, got 1; a batch of one has no variance"),

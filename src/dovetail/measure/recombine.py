@@ -14,8 +14,9 @@ above, as far as the front allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from dovetail.measure.joined import Fan, calibrating_batches, random_batches
 from dovetail.measure.recombination import Pair, Recombination
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.modules import evaluating
-from dovetail.parts.norms import Norms, check_norms, with_norms
+from dovetail.parts.norms import Norms, Statistics, settle_norms, with_norms
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.settings.join import Recombine as Declared
 from dovetail.tasks.task import Split, Task
@@ -67,8 +68,9 @@ def recombine(
             sequences of one length.
         task: One for all fronts, or one for each (by name, or in a row).
         norms: Statistics of the batch norms, as in :func:`dovetail.join`; the first of several
-            gives the record's tables.  Recombined parts need ``"batch"`` or ``"recalibrated"``:
-            what a head has stored are the statistics of another front.
+            gives the record's tables.  ``"auto"`` is one choice for all pairs, so that they can be
+            compared: each batch's own statistics as soon as one pair was trained for those, or its
+            head has stored those of another front.
         split: Which images.
         batch_size: Images a batch at most; all batches are of about one size.
         calibration: Training images, drawn at random and without their labels, on which
@@ -92,7 +94,7 @@ def recombine(
     named_fronts, named_heads = _by_name(fronts, "fronts"), _by_name(heads, "heads")
     tasks = _tasks_by_front(task, list(named_fronts))
     own = own_heads(fronts, heads, list(named_fronts), list(named_heads))
-    policies = _policies(norms, batch_size)
+    policies, why = _policies(norms, batch_size, named_fronts.values(), named_heads.values())
     Declared.check({"calibration": calibration, "batch_size": batch_size, "split": split})
     for name, head in named_heads.items():
         if head.contract.kind != "classes":
@@ -116,6 +118,7 @@ def recombine(
         settings={
             "split": split,
             "norms": list(policies),
+            "norms_why": why,
             "batch_size": batch_size,
             "order": "random",
             "calibration": calibration if "recalibrated" in policies else None,
@@ -137,7 +140,7 @@ class Row:
     task: Task
     heads: dict[str, Part]
     own: str | None
-    norms: tuple[Norms, ...]
+    norms: tuple[Statistics, ...]
     split: Split
     batch_size: int
     calibration: int
@@ -147,13 +150,13 @@ class Row:
         """Rows of the task as the front wants them, where it wants them."""
         return prepare(self.task.inputs[rows], self.front.contract).to(self.front.device)
 
-    def calibrating(self, norms: Norms) -> list[Tensor]:
+    def calibrating(self, norms: Statistics) -> list[Tensor]:
         """Batches for statistics, where the policy asks for them."""
         if norms != "recalibrated":
             return []
         return calibrating_batches(self.front, self.task, self.calibration, seed=self.seed)
 
-    def front_with(self, norms: Norms) -> Part:
+    def front_with(self, norms: Statistics) -> Part:
         """The front by itself with the statistics of a policy."""
         module = with_norms(self.front.module, norms, self.calibrating(norms))
         return self.front.changed(module=module)
@@ -277,7 +280,7 @@ def _outputs(
 
 def _scored(
     pair: Pair,
-    norms: Norms,
+    norms: Statistics,
     outputs: dict[str, Tensor],
     targets: Tensor,
     vocabularies: dict[str, tuple[str, ...]],
@@ -382,19 +385,23 @@ def _tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
     return found
 
 
-def _policies(norms: Norms | Sequence[Norms], batch_size: int) -> tuple[Norms, ...]:
-    """The policies as a tuple, each of them once.
+def _policies(
+    norms: Norms | Sequence[Norms], batch_size: int, fronts: Iterable[Part], heads: Iterable[Part]
+) -> tuple[tuple[Statistics, ...], str | None]:
+    """The statistics to measure with, each of them once, and why "auto" has chosen what it has.
 
-    >>> _policies("batch", 512), _policies(["stored", "batch"], 512)
-    (('batch',), ('stored', 'batch'))
+    >>> _policies("batch", 512, [], []), _policies(["stored", "batch"], 512, [], [])
+    ((('batch',), None), (('stored', 'batch'), None))
     """
     asked: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)
-    for policy in asked:
-        check_norms(policy)
     if not asked or len(set(asked)) < len(asked):
         raise SettingsError(f"name at least one policy for norms, and each once; got {asked}")
-    least = 1 if asked == ("stored",) else 2
+    pairs = list(product(fronts, heads))
+    flowing = [(a, b) for a, b in pairs if not a.contract.obstacles(b.contract)]
+    settled = [settle_norms(policy, *(flowing or pairs)) for policy in asked]
+    policies = tuple(dict.fromkeys(chosen.norms for chosen in settled))
+    least = 1 if policies == ("stored",) else 2
     if batch_size < least:
         why = "; a batch of one has no variance" if least == 2 else ""
         raise SettingsError(f"batch_size must be at least {least}, got {batch_size}{why}")
-    return asked
+    return policies, next((chosen.why for chosen in settled if chosen.why), None)

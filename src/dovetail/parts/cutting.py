@@ -93,7 +93,10 @@ def cut(
     space = _mint_space(halves.front, name, part.contract)
     crossing = tuple(replace(port, space=space) for port in _crossing_ports(part, halves, example))
     takes = part.contract.takes if example is None else ports_of(example)
-    origin = part.origin.of_child(part.digest, "cut", {"at": name})
+    # A whole network's halves keep its statistics; what is itself a part stays trained for others.
+    outer = (*part.contract.takes, *part.contract.gives)
+    said = part.origin.trained_norms if any(port.space for port in outer) else {}
+    origin = part.origin.of_child(part.digest, "cut", {"at": name, **said})
     return (
         Part(
             halves.front,

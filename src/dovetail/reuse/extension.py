@@ -40,7 +40,7 @@ from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Contract
 from dovetail.parts.heads import extend_head
 from dovetail.parts.modules import evaluating
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm, with_norms
+from dovetail.parts.norms import Norms, Statistics, has_batch_norm, settle_norms, with_norms
 from dovetail.parts.part import Part, parts_by_name
 from dovetail.reuse.judging import StageTraining
 from dovetail.settings.reuse import Extend
@@ -215,9 +215,9 @@ def extend_classes(
         rp_head: A pretext's head of the same space, such as ``fit.auxiliaries["rp"]``; it is not
             changed.
         pretext: What ``rp_head`` was trained for.
-        norms: Statistics of a frozen reference's batch norms, and of the accuracies in the record.
-            ``"batch"`` is right for parts that will be recombined with batch statistics; the
-            stored ones are of images of old classes only.
+        norms: Statistics of a frozen reference's batch norms, and of the accuracies in the record;
+            by default those that front and head were trained for.  Stored ones are of images of old
+            classes only.
         augment: Such as ``"flip,shift:2"``.  Without it a frozen reference runs once over the
             images, and what it gives is kept.
         seed: Weights of the new classes, order of batches, augmentation, views.
@@ -241,7 +241,6 @@ def extend_classes(
     >>> front.contract.mismatches(fit.head.contract)
     []
     """
-    check_norms(norms)
     new = _new_classes(head, front, task, classes)
     question = pretext_named(pretext) if moving else None
     if question is not None:
@@ -251,17 +250,18 @@ def extend_classes(
             f"{argument('rp_head', ...)} holds an extractor that moves: say "
             f"{argument('moving', True)}, or leave it"
         )
+    chosen = settle_norms(norms, (front, head))
     wider = extend_head(head, new, seed=seed)
     wider.module.requires_grad_(True)
     taught = only_classes(task, wider.contract.classes or ())
-    _refuse_lone_example(taught, norms, front, head)
+    _refuse_lone_example(taught, chosen.norms, front, head)
     course = Course("extend-classes", taught, options, augment=augment, seed=seed)
     wider = course.copied(wider)
     reference = course.copied(front, frozen=not moving)
     course.settings |= {
         "classes": list(new),
         "moving": moving,
-        "norms": norms,
+        **chosen.settings,
         "pretext": None if question is None else question.described(),
         "head_digest": head.digest,
         "front_digest": front.digest,
@@ -273,16 +273,16 @@ def extend_classes(
         held = [Auxiliary("rp", course.copied(rp_head), question, frozen=True)]
         member = Member("reference", reference, wider, taught)
     else:
-        recalibrating = norms == "recalibrated"
-        batches = calibrating_batches(reference, taught, seed=seed) if recalibrating else ()
-        module = with_norms(reference.module.eval(), norms, batches)
+        anew = chosen.norms == "recalibrated"
+        batches = calibrating_batches(reference, taught, seed=seed) if anew else ()
+        module = with_norms(reference.module.eval(), chosen.norms, batches)
         member = _behind(reference.changed(module=module), wider, course)
     rows = Group([member], held).train_on(course, seed=seed, label=f"{len(new)} new classes")
 
     after, old = reference if moving else front, head.contract.classes or ()
     reached = None
     if taught.size("validation"):
-        reached = _shares(after, wider, taught, old, norms=norms, split="validation", seed=0)
+        reached = _shares(after, wider, taught, old, norms=chosen.norms, split="validation", seed=0)
     record = ClassExtension(
         task=taught.name,
         old=old,
@@ -298,7 +298,7 @@ def extend_classes(
     wider = wider.changed(origin=origin)
     if moving:
         after = after.changed(origin=course.origin((front, *holding), measured))
-    whole = joined(after, wider, taught, norms).changed(origin=origin)
+    whole = joined(after, wider, taught, chosen.norms).changed(origin=origin)
     return ExtensionFit((wider, after) if moving else (wider,), record, whole, wider, after)
 
 
@@ -337,7 +337,7 @@ def _new_classes(
     return tuple(new)
 
 
-def _refuse_lone_example(task: Task, norms: Norms, *parts: Part) -> None:
+def _refuse_lone_example(task: Task, norms: Statistics, *parts: Part) -> None:
     """Refuse a validation split without statistics of a batch before anything is trained."""
     batch = norms == "batch" and any(has_batch_norm(part.module) for part in parts)
     if batch and task.size("validation") == 1:
@@ -445,6 +445,7 @@ def judge_extension(
         raise ContractError("both heads must name their classes")
     if unknown := [name for name in task.classes if name not in new]:
         raise TaskError(f"the new head does not know {', '.join(unknown[:8])} of {task.name!r}")
+    chosen = settle_norms(norms, *((front, new_head) for front in named.values()))
     count = task.size(split)
     if count == 0:
         raise TaskError(f"{task.name!r} has no examples in its {split} split")
@@ -456,13 +457,13 @@ def judge_extension(
         floor = olds.size(split) / count
         if olds.size(split):
             before = {
-                name: accuracy(front, old_head, olds, norms, split=split, seed=seed)
+                name: accuracy(front, old_head, olds, chosen.norms, split=split, seed=seed)
                 for name, front in named.items()
             }
     return ExtensionJudgement(
         task=task.name,
         after={
-            name: _shares(front, new_head, task, old, norms=norms, split=split, seed=seed)
+            name: _shares(front, new_head, task, old, norms=chosen.norms, split=split, seed=seed)
             for name, front in named.items()
         },
         before=before,
@@ -470,7 +471,7 @@ def judge_extension(
         n=count,
         settings={
             "split": split,
-            "norms": norms,
+            **chosen.settings,
             "seed": seed,
             "task_fingerprint": task.fingerprint,
             "front_digests": {name: front.digest for name, front in named.items()},
@@ -486,7 +487,7 @@ def _shares(
     task: Task,
     old: Sequence[str],
     *,
-    norms: Norms,
+    norms: Statistics,
     split: Split,
     seed: int,
 ) -> Shares:

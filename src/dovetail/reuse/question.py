@@ -18,7 +18,7 @@ from dovetail.core.words import counted, listed
 from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.measure.recombine import recombine
 from dovetail.parts.contract import Contract, Port, shown_shape
-from dovetail.parts.norms import Norms, has_batch_norm
+from dovetail.parts.norms import Statistics, has_batch_norm, norms_for
 from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Reason, Weight
 from dovetail.shelf.store import Shelf
@@ -34,7 +34,7 @@ __all__ = [
     "reasons_against",
 ]
 
-NORMS: tuple[Norms, ...] = ("stored", "batch", "recalibrated")
+NORMS: tuple[Statistics, ...] = ("stored", "batch", "recalibrated")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Question:
         return self._tried(self.front) if self.flows else ({}, None)
 
     def accuracies(
-        self, front: Part, tail: Part, policies: tuple[Norms, ...] = NORMS
+        self, front: Part, tail: Part, policies: tuple[Statistics, ...] = NORMS
     ) -> dict[str, float]:
         """The share of right answers with each policy of norms that can be measured.
 
@@ -134,7 +134,7 @@ class Question:
         # Without batch norms there is nothing for a policy to decide.
         return reached if wanted == policies else dict.fromkeys(policies, reached["stored"])
 
-    def _accuracy(self, front: Part, tail: Part, norms: Norms) -> float:
+    def _accuracy(self, front: Part, tail: Part, norms: Statistics) -> float:
         if self.task is None:
             raise TaskError("without a task nothing can be measured")
         recombined = recombine(
@@ -299,12 +299,12 @@ def _spaces(given: str | None, taken: str | None) -> str:
 
 def _norms(front: Part, head: Part) -> list[Reason]:
     """Statistics in a head are those of the front it was trained behind."""
-    siblings = set(front.origin.parents) & set(head.origin.parents)
-    if siblings or not has_batch_norm(head.module):
+    chosen = norms_for(front, head)
+    if chosen.norms == "stored":
         return []
     says = (
-        "The head's batch norms store the statistics of the front that it was trained behind. Use "
-        "those of each batch ('batch' norms), or estimate them anew ('recalibrated' norms)."
+        f"Batch norms should not use what they have stored: {chosen.why}. Use the statistics of "
+        "each batch ('batch' norms), or estimate them anew ('recalibrated' norms)."
     )
     return [Reason("norms", says, "mind")]
 

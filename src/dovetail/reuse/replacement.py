@@ -29,7 +29,7 @@ from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Port, Preprocess, shown_shape
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.joining import adapter, join
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm
+from dovetail.parts.norms import Norms, Statistics, has_batch_norm, settle_norms
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
 from dovetail.settings.reuse import Replace
@@ -239,8 +239,9 @@ def replace_front(
         augment: Such as ``"flip,shift:2"``.
         preprocess: Default: the part's own, else standardisation by the training split.
         norms: Statistics of the head's batch norms, in training and after: ``"stored"`` ones, as in
-            production, where requests come one at a time; or those of each ``"batch"``; or
-            ``"recalibrated"`` on the training images, trained with each batch's.
+            production, where requests come one at a time, which is what ``"auto"`` comes to; or
+            those of each ``"batch"``; or ``"recalibrated"`` on the training images, trained with
+            each batch's.
         seed: Adapter, order of batches, views, augmentation, dropout.
         options: See :class:`Options`.
 
@@ -260,11 +261,11 @@ def replace_front(
     >>> fit.record.accuracy["stored"] > 0.9
     True
     """
-    check_norms(norms)
     question, given = pretext_named(pretext), dict(auxiliaries or {})
     _refuse_strangers(head, given, task, weights)
     course = Course("replacement", task, options, augment=augment, seed=seed)
     start = as_part(model)
+    chosen = settle_norms(norms, (start, head), trains_for="stored")
     front = _front_of(course.twin(start, task, preprocess), start, task, at, head)
     front, frozen = _fitted(front, course.copied(head), seed)
     others = [
@@ -272,7 +273,7 @@ def replace_front(
     ]
     course.settings |= {
         "at": None if at is None else str(at),
-        "norms": norms,
+        **chosen.settings,
         "pretext": question.described() if "rp" in given else None,
         "auxiliaries": {name: part.digest for name, part in sorted(given.items())},
         "weights": {other.name: other.weight for other in others},
@@ -281,10 +282,10 @@ def replace_front(
     }
     # What is frozen in a group uses batch statistics.  With stored norms the head only has weights
     # that are not trained: then the loop leaves it in evaluation mode, as it is in production.
-    through = Auxiliary(_HEAD, course.copied(frozen, frozen=True), frozen=norms != "stored")
+    through = Auxiliary(_HEAD, course.copied(frozen, frozen=True), frozen=chosen.norms != "stored")
     group = Group([Member(_NEW, front, None, task)], [through, *others])
     rows = group.train_on(course, seed=seed, label=task.name)
-    policies = _policies_for(norms, front, frozen) if task.size("validation") > 1 else ()
+    policies = _policies_for(chosen.norms, front, frozen) if task.size("validation") > 1 else ()
     record = Replacement(
         part=front.described,
         task=task.name,
@@ -303,9 +304,9 @@ def replace_front(
         unseen=tuple(name for name in head.contract.classes or () if name not in task.classes),
         settings=course.settings,
     )
-    measured = {"validation accuracy": record.accuracy[norms]} if policies else {}
+    measured = {"validation accuracy": record.accuracy[chosen.norms]} if policies else {}
     front = front.changed(origin=course.origin((start, head, *given.values()), measured))
-    whole = joined(front, frozen, task, norms, seed=seed)
+    whole = joined(front, frozen, task, chosen.norms, seed=seed)
     return Fit((front, frozen), record, of_task(whole, task))
 
 
@@ -433,7 +434,8 @@ def judge_replacement(
         head: What stays.
         task: Its classes are matched with the head's by name.
         split: Which examples judge.
-        norms: Statistics of batch norms, for both fronts.
+        norms: Statistics of batch norms, for both fronts; ``"auto"``: what the new one was trained
+            for.
         seed: For the order of the examples, and for the images of a recalibration.
 
     >>> from dovetail.parts.cutting import cut
@@ -446,23 +448,23 @@ def judge_replacement(
     >>> judge_replacement(front, other, head, digits).change.difference < -0.5
     True
     """
-    check_norms(norms)
     refuse_unknown_classes(head, task)
-    policies = _policies_for(norms, old, new, head)
+    chosen = settle_norms(norms, (new, head))
+    policies = _policies_for(chosen.norms, old, new, head)
     return JudgedReplacement(
         task=task.name,
         split=split,
         switches=tuple(_switch_between(old, new, head, task, split, how, seed) for how in policies),
         chance=chance_for(head, task),
-        settings=facts_of(task, split, list(policies), seed, old=old, new=new, head=head),
+        settings=facts_of(task, split, chosen, seed, old=old, new=new, head=head),
     )
 
 
-def _policies_for(norms: Norms, *parts: Part) -> tuple[Norms, ...]:
+def _policies_for(norms: Statistics, *parts: Part) -> tuple[Statistics, ...]:
     """The policy asked for, then stored and batch statistics where they make a difference."""
     if not any(has_batch_norm(part.module) for part in parts):
         return (norms,)
-    both: tuple[Norms, ...] = ("stored", "batch")
+    both: tuple[Statistics, ...] = ("stored", "batch")
     return (norms, *(other for other in both if other != norms))
 
 
@@ -472,7 +474,7 @@ def _switch_between(
     head: Part,
     task: Task,
     split: Split,
-    norms: Norms,
+    norms: Statistics,
     seed: int = 0,
 ) -> Switch:
     """The change from one front to the other with one policy of norms."""
