@@ -28,6 +28,7 @@ from dovetail.measure.forward import REFUSED, prepare, refuse_other_inputs
 from dovetail.measure.joined import Fan, calibrating_batches, random_batches
 from dovetail.measure.recombination import Pair, Recombination
 from dovetail.parts.contract import shown_shape
+from dovetail.parts.cutting import cut_first
 from dovetail.parts.modules import evaluating
 from dovetail.parts.norms import Norms, Statistics, settle_norms, with_norms
 from dovetail.parts.part import Part, as_part, parts_by_name
@@ -105,7 +106,7 @@ def recombine(
         for name, front in named_fronts.items()
     ]
     pairs = [pair for row in rows for pair in _measured(row)]
-    _refuse_nothing(pairs)
+    _refuse_nothing(pairs, cut_first(*named_fronts.values(), *named_heads.values()))
     images = random_batches(rows[0].task.indices(split), seed, batch_size)
     compared = rows if correlation and len(rows) > 1 else []
     return Recombination(
@@ -306,7 +307,7 @@ def _scored(
     )
 
 
-def _refuse_nothing(pairs: list[Pair]) -> None:
+def _refuse_nothing(pairs: list[Pair], cut_first: str | None) -> None:
     """A record without any number would only hide that nothing could be measured."""
     if any(pair.accuracy for pair in pairs):
         return
@@ -317,26 +318,27 @@ def _refuse_nothing(pairs: list[Pair]) -> None:
             f"no front's task has images of two classes that a head knows:{shown}\n"
             "Classes are matched by name; give the parts and the task the same names."
         )
+    otherwise = "Cut them elsewhere, or put an adapter between different channel counts: dt.adapter"
     raise ContractError(
-        f"no front can be followed by any of the heads:{shown}\n"
-        "Cut them elsewhere, or put an adapter between different channel counts (dt.adapter)."
+        f"no front can be followed by any of the heads:{shown}\n{cut_first or otherwise}."
     )
 
 
 def _by_name(parts: Parts, noun: str) -> dict[str, Part]:
-    """The parts under the names given, or under what they are, made unique.
+    """The parts under the names given, or those of the tasks they learnt; else under what they are.
 
     >>> from dovetail.parts.part import build
     >>> list(_by_name([build("mlp"), build("mlp", seed=1)], "fronts"))
     ['mlp', 'mlp #2']
     """
     if isinstance(parts, Mapping):
-        found = {str(name): as_part(part) for name, part in parts.items()}
+        by_name = {str(name): as_part(part) for name, part in parts.items()}
     else:
-        found = parts_by_name([parts] if isinstance(parts, Part | nn.Module) else parts)
-    if not found:
+        several = [parts] if isinstance(parts, Part | nn.Module) else parts
+        by_name = parts_by_name(several, by_task=True)
+    if not by_name:
         raise SettingsError(f"there are no {noun} to recombine")
-    return found
+    return by_name
 
 
 def own_heads(

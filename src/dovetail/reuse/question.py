@@ -18,6 +18,7 @@ from dovetail.core.words import counted, listed
 from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.measure.recombine import recombine
 from dovetail.parts.contract import Contract, Port, shown_shape
+from dovetail.parts.cutting import cut_first
 from dovetail.parts.norms import Statistics, has_batch_norm, norms_for
 from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Reason, Weight
@@ -214,6 +215,7 @@ def reasons_against(
     ['channels', 'space']
     """
     found = [
+        *_whole(front, head),
         *_between(front.contract, head.contract),
         *_norms(front, head),
         *_preparation(front, head, reference),
@@ -221,6 +223,12 @@ def reasons_against(
     ]
     order = ("stops", "spoils", "mind")
     return tuple(sorted(found, key=lambda reason: order.index(reason.weight)))
+
+
+def _whole(front: Part, head: Part) -> list[Reason]:
+    """Whole networks in place of halves: what else is against them follows from that."""
+    says = cut_first(front, head) if front.contract.obstacles(head.contract) else None
+    return [] if says is None else [Reason("whole", f"{says}.", "stops")]
 
 
 def _between(front: Contract, head: Contract) -> list[Reason]:
