@@ -260,7 +260,7 @@ def _outputs(
     row: Row, fan: Fan, common: tuple[str, ...], wanted: list[str]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Each head's outputs ``[n, its classes]`` and the targets ``[n]``, counted in ``common``."""
-    kept: dict[str, list[Tensor]] = {head: [] for head in wanted}
+    pieces_of: dict[str, list[Tensor]] = {head: [] for head in wanted}
     batches = random_batches(row.rows_of(common), row.seed, row.batch_size)
     with evaluating(fan):
         for batch in batches:
@@ -272,11 +272,11 @@ def _outputs(
                     f"{first_line(error)}"
                 ) from None
             for head, output in outputs.items():
-                kept[head].append(output.cpu())
+                pieces_of[head].append(output.cpu())
     place = torch.full((len(row.task.classes),), -1)
     place[[row.task.classes.index(name) for name in common]] = torch.arange(len(common))
     targets = place[row.task.targets[torch.cat(batches)]]
-    return {head: torch.cat(pieces) for head, pieces in kept.items()}, targets
+    return {head: torch.cat(pieces) for head, pieces in pieces_of.items()}, targets
 
 
 def _scored(
@@ -365,26 +365,26 @@ def own_heads(
 def _tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
     """The task each front is tested on."""
     if isinstance(tasks, Task):
-        found = dict.fromkeys(fronts, tasks)
+        by_front = dict.fromkeys(fronts, tasks)
     elif isinstance(tasks, Mapping):
         for name in fronts:
             if name not in tasks:
                 near = nearest(name, map(str, tasks))
                 raise SettingsError(f"there is no task for the front {name!r}{near}")
-        found = {name: tasks[name] for name in fronts}
+        by_front = {name: tasks[name] for name in fronts}
     else:
         tasks = list(tasks)
         if len(tasks) != len(fronts):
             raise SettingsError(
                 f"{len(tasks)} tasks for {len(fronts)} fronts; give one for all, or one for each"
             )
-        found = dict(zip(fronts, tasks, strict=True))
-    for task in found.values():
+        by_front = dict(zip(fronts, tasks, strict=True))
+    for task in by_front.values():
         if not isinstance(task, Task):
             raise SettingsError(f"expected a Task, got {type(task).__name__}; see dt.load_task")
         if task.kind != "classes":
             raise TaskError(f"{task.name!r} is of kind {task.kind!r}; recombining needs classes")
-    return found
+    return by_front
 
 
 def _policies(

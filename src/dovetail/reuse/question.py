@@ -214,7 +214,7 @@ def reasons_against(
     >>> [reason.about for reason in reasons_against(wide, head)]
     ['channels', 'space']
     """
-    found = [
+    reasons = [
         *_whole(front, head),
         *_between(front.contract, head.contract),
         *_norms(front, head),
@@ -222,7 +222,7 @@ def reasons_against(
         *([] if task is None else [*_inputs(front, task), *_classes(head, task)]),
     ]
     order = ("stops", "spoils", "mind")
-    return tuple(sorted(found, key=lambda reason: order.index(reason.weight)))
+    return tuple(sorted(reasons, key=lambda reason: order.index(reason.weight)))
 
 
 def _whole(front: Part, head: Part) -> list[Reason]:
@@ -238,32 +238,32 @@ def _between(front: Contract, head: Contract) -> list[Reason]:
             f"{len(head.takes)}. Cut both networks where exactly one tensor crosses."
         )
         return [Reason("tensors", says, "stops")]
-    found = []
+    reasons = []
     for i, (given, taken) in enumerate(zip(front.gives, head.takes, strict=True)):
         which = f"Tensor {i}: " if len(front.gives) > 1 else ""
-        found += [
+        reasons += [
             Reason(about, which + says, weight) for about, says, weight in _port(given, taken)
         ]
-    return found
+    return reasons
 
 
 def _port(given: Port, taken: Port) -> list[tuple[str, str, Weight]]:
-    found: list[tuple[str, str, Weight]] = []
+    reasons: list[tuple[str, str, Weight]] = []
     for about, says in _shapes(given, taken):
-        found.append((about, says, "stops"))
+        reasons.append((about, says, "stops"))
     if given.dtype != taken.dtype:
         says = f"The front gives {given.dtype}, the head takes {taken.dtype}."
-        found.append(("dtype", says, "stops"))
+        reasons.append(("dtype", says, "stops"))
     agree = given.space is not None and given.space == taken.space
     if not agree and given.activation != taken.activation:
         says = (
             f"The head was made for what comes out of {_after(taken)}, the front ends in "
             f"{_after(given)}: the range of the features is another."
         )
-        found.append(("activation", says, "spoils"))
+        reasons.append(("activation", says, "spoils"))
     if not agree:
-        found.append(("space", _spaces(given.space, taken.space), "spoils"))
-    return found
+        reasons.append(("space", _spaces(given.space, taken.space), "spoils"))
+    return reasons
 
 
 def _shapes(given: Port, taken: Port) -> list[tuple[str, str]]:
@@ -277,18 +277,18 @@ def _shapes(given: Port, taken: Port) -> list[tuple[str, str]]:
         a is not None and b is not None and a != b
         for a, b in zip(given.shape, taken.shape, strict=True)
     ]
-    found = []
+    reasons = []
     if unequal[:1] == [True]:
         noun = "numbers" if len(given.shape) == 1 else "channels"
         says = f"The front gives {given.shape[0]} {noun}, the head takes {taken.shape[0]}."
-        found.append(("channels", says))
+        reasons.append(("channels", says))
     if any(unequal[1:]):
         says = (
             f"The maps are of other sizes: {shapes}. Cut where they agree, or give both networks "
             "inputs of one size."
         )
-        found.append(("size", says))
-    return found
+        reasons.append(("size", says))
+    return reasons
 
 
 def _spaces(given: str | None, taken: str | None) -> str:
@@ -318,18 +318,18 @@ def _norms(front: Part, head: Part) -> list[Reason]:
 
 
 def _preparation(front: Part, head: Part, reference: Part | None) -> list[Reason]:
-    mine, found = front.contract.preprocess, []
+    mine, reasons = front.contract.preprocess, []
     if reference is not None and reference.contract.preprocess != mine:
         says = (
             "The reference prepares its inputs in another way than the front. A stitch lets each "
             "of them do so; a join uses the front's."
         )
-        found.append(Reason("preprocessing", says, "mind"))
+        reasons.append(Reason("preprocessing", says, "mind"))
     theirs = head.contract.preprocess
     if theirs is not None and theirs != mine:
         says = "The head has a preprocessing of its own, which a join leaves out."
-        found.append(Reason("preprocessing", says, "mind"))
-    return found
+        reasons.append(Reason("preprocessing", says, "mind"))
+    return reasons
 
 
 def _inputs(front: Part, task: Task) -> list[Reason]:
