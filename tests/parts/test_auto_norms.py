@@ -10,6 +10,7 @@ from references.halves import assert_same, outputs
 from torch import nn
 
 from dovetail.core.errors import ContractError
+from dovetail.pack.compressing import compress
 from dovetail.parts.cutting import cut, cut_all
 from dovetail.parts.facts import Origin
 from dovetail.parts.heads import extend_head
@@ -26,6 +27,7 @@ from dovetail.parts.norms import (
     settle_norms,
     uses_batch_statistics,
 )
+from dovetail.parts.packed import with_packed
 from dovetail.parts.part import Part, build
 
 X = torch.randn(16, 1, 8, 8)
@@ -161,6 +163,19 @@ def test_one_input_is_refused_in_our_words_where_the_batch_is_used(at):
         joined.module.eval()(X[:1])
     assert "norms='recalibrated'" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_parts_of_a_group_from_before_it_said_so_count_as_exchanged():
+    front, head = (
+        part.changed(origin=Origin("train", (part.digest,), settings={"scheme": "joint"}))
+        for part in group()
+    )
+    assert norms_for(front, head) == Chosen("batch", EXCHANGED)
+
+
+def test_a_packed_part_is_still_trained_for_the_same():
+    packed = [with_packed(part, compress(part.module.state_dict())) for part in group()]
+    assert norms_for(*packed) == Chosen("batch", EXCHANGED)
 
 
 def test_a_saved_part_is_still_trained_for_the_same(tmp_path):

@@ -67,7 +67,9 @@ class Origin:
         >>> Origin(how="train", settings={"norms": "batch", "epochs": 2}).trained_norms
         {'norms': 'batch'}
         """
-        said = None if self.how == "join" else self.settings.get("norms")
+        # Compatible trainings, which have a scheme, did not always say what they are for.
+        unsaid = "batch" if "scheme" in self.settings else None
+        said = None if self.how == "join" else self.settings.get("norms", unsaid)
         return {} if said is None else {"norms": said}
 
 
