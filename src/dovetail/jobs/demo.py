@@ -310,7 +310,7 @@ def joins_by_depth(one: Part, twin: Part, task: Task) -> DepthOfJoin:
         front, back = cut(one, at=at)
         _, foreign = cut(twin, at=at)
         own.append(evaluate(join(front, back), task).accuracy)
-        other.append(evaluate(join(front, foreign, force=True), task).accuracy)
+        other.append(evaluate(join(front, foreign, norms="stored", force=True), task).accuracy)
     return DepthOfJoin(
         at=tuple(names),
         own=tuple(own),

@@ -53,6 +53,8 @@ def outputs_of(
             x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
             try:
                 output = part(_in_type_of(part, x))
+            except ContractError:  # our own modules say what to do themselves
+                raise
             except (RuntimeError, ValueError) as error:
                 raise ContractError(
                     f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: "

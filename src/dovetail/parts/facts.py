@@ -58,6 +58,20 @@ class Origin:
         """
         return Origin(how, (digest,), self.task, self.task_fingerprint, dict(settings))
 
+    @property
+    def trained_norms(self) -> dict[str, Any]:
+        """Which statistics of batch norms the part was trained for, as settings; if it is said.
+
+        A join says which ones it gave its batch norms, and not what its parts were trained for.
+
+        >>> Origin(how="train", settings={"norms": "batch", "epochs": 2}).trained_norms
+        {'norms': 'batch'}
+        """
+        # Compatible trainings, which have a scheme, did not always say what they are for.
+        unsaid = "batch" if "scheme" in self.settings else None
+        said = None if self.how == "join" else self.settings.get("norms", unsaid)
+        return {} if said is None else {"norms": said}
+
 
 FORMAT = 1
 """Raise when an older dovetail would misread a new folder; keep reading every older number."""

@@ -113,7 +113,9 @@ def extend_head(head: Part, classes: Sequence[str], *, seed: int = 0) -> Part:
     return wider.changed(
         contract=replace(wider.contract, takes=head.contract.takes),
         origin=head.origin.of_child(
-            head.digest, "extend", {"classes": list(classes), "seed": seed}
+            head.digest,
+            "extend",
+            {"classes": list(classes), "seed": seed, **head.origin.trained_norms},
         ),
     )
 

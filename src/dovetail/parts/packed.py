@@ -135,7 +135,8 @@ def with_packed(part: Part, container: bytes, *, settings: Mapping[str, Any] | N
             f"number of bits ({argument('bits', ...)}), or keep them exactly "
             f"({argument('lossless', ...)})"
         )
-    origin = part.origin.of_child(part.digest, "pack", settings or {})
+    facts = part.origin.trained_norms | dict(settings or {})
+    origin = part.origin.of_child(part.digest, "pack", facts)
     return part.changed(module=module, origin=origin, packed=container, familiar=part.familiar)
 
 

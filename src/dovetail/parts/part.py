@@ -187,14 +187,17 @@ def as_part(model: Part | nn.Module, *, example: Tensor | None = None) -> Part:
     return Part(model, contract_of(model, example), recipe, Origin(how="adopt"))
 
 
-def parts_by_name(models: Iterable[Part | nn.Module]) -> dict[str, Part]:
-    """Parts under what they are, and a number where several are the same.
+def parts_by_name(models: Iterable[Part | nn.Module], *, by_task: bool = False) -> dict[str, Part]:
+    """Parts under what they are, or which task they learnt, and a number where several are alike.
 
-    >>> list(parts_by_name([build("mlp"), build("mlp", seed=1)]))
-    ['mlp', 'mlp #2']
+    >>> parts = [build("mlp"), build("mlp", seed=1).changed(origin=Origin("train", task="digits"))]
+    >>> list(parts_by_name(parts)), list(parts_by_name(parts, by_task=True))
+    (['mlp', 'mlp #2'], ['mlp', 'digits'])
     """
     parts = [as_part(model) for model in models]
-    names = numbered((part.described for part in parts), mark=" #")
+    learnt = [part.origin.task if by_task else None for part in parts]
+    each = (task or part.described for task, part in zip(learnt, parts, strict=True))
+    names = numbered(each, mark=" #")
     return dict(zip(names, parts, strict=True))
 
 
