@@ -185,7 +185,7 @@ def output_point(module: nn.Module) -> str:
     >>> output_point(nn.Sequential(*layers))
     '1'
     """
-    for name in reversed(list(points(module))):
+    for name in points(module, backwards=True):
         halves = split(module, name)
         if all(any(True for _ in half.parameters()) for half in (halves.front, halves.back)):
             return name
