@@ -34,9 +34,8 @@ from torch import Tensor
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
 from dovetail.measure.calibration import fit_temperature, tempered
-from dovetail.measure.forward import outputs_of
 from dovetail.parts.part import Part
-from dovetail.reuse.pack_losses import columns_of, examples_of
+from dovetail.reuse.pack_losses import columns_of, examples_of, run
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["Disagreement", "ExpectedPoints"]
@@ -53,22 +52,19 @@ class _Tried:
         order = torch.randperm(len(inputs), generator=generator(0, "evaluation"))[:most]
         self._inputs, self.targets = inputs[order], targets[order]
         self._part = part.changed(module=copy.deepcopy(part.module))
-        self.given = self._run()
+        self.given = run(self._part, self._inputs)
 
     def outputs(self, state: dict[str, Tensor]) -> Tensor:
         """With these weights, ``[n, ...]`` in float64."""
         self._part.module.load_state_dict(state)
-        return self._run()
-
-    def _run(self) -> Tensor:
-        return outputs_of(self._part, self._inputs).double()
+        return run(self._part, self._inputs)
 
 
 class ExpectedPoints:
     """A function from weights to 100 times how probably each answer is wrong ``[n]``, in float64.
 
-    ``mistakes`` has what the last weights got wrong in fact, ``[n]`` of 0 and 100, and
-    ``given_mistakes`` the same of the given ones.
+    ``given`` is that of the given weights.  ``mistakes`` has what the last weights got wrong in
+    fact, ``[n]`` of 0 and 100, and ``given_mistakes`` the same of the given ones.
 
     >>> from dovetail.parts.part import build
     >>> task = Task(torch.rand(60, 1, 8, 8), [0, 1, 2] * 20, name="noise")
@@ -96,6 +92,7 @@ class ExpectedPoints:
         self._chances = tempered(given, fit_temperature(given, self._labels))  # [n, c]
         self._two = given.topk(min(2, given.shape[1])).indices  # [n, 2]: the first and the second
         self._lead = self._lead_in(given)
+        self.given = 100 * (1 - self._chances.max(1).values)
         self.mistakes = self.given_mistakes = self._counted(given)
 
     def __call__(self, state: dict[str, Tensor]) -> Tensor:
@@ -119,7 +116,7 @@ class ExpectedPoints:
             (first - self._chances.gather(1, answer))[:, 0],
             (first - second)[:, 0] * overtaken,
         )
-        return 100 * (1 - first[:, 0] + lost)
+        return self.given + 100 * lost
 
     def _lead_in(self, outputs: Tensor) -> Tensor:
         two = outputs.gather(1, self._two)

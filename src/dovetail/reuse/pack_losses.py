@@ -13,6 +13,7 @@ from torch import Tensor
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
 from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
+from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Split, Task
 
@@ -24,8 +25,13 @@ __all__ = [
     "gradient_sizes",
     "loss_of",
     "losses_with",
+    "run",
     "scores_of",
 ]
+
+_IMAGES = 32
+"""Images run at once: what a network makes of so many stays in a processor's cache, which takes
+EfficientNet-Lite0 less than half the time of 512."""
 
 SAMPLE = 2048
 """Training examples that the gradient is the mean of, at most."""
@@ -96,12 +102,18 @@ def losses_with(
 
     def losses(state: State) -> Tensor:
         tried.module.load_state_dict(state)
-        outputs = outputs_of(tried, inputs).double()
+        outputs = run(tried, inputs)
         if points:
             return 100.0 * (outputs.argmax(1) != columns[targets])
         return _losses(outputs * temperature, targets, columns, task, loss)
 
     return losses
+
+
+def run(part: Part, inputs: Tensor) -> Tensor:
+    """The part's outputs, in float64; of images in small batches, where batches mean nothing."""
+    small = inputs.ndim == 4 and not uses_batch_statistics(part.module)
+    return outputs_of(part, inputs, batch_size=_IMAGES if small else 512).double()
 
 
 def gradient_sizes(
