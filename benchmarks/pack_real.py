@@ -63,7 +63,8 @@ VALIDATION, TEST = 1000, 2000
 QPS = (-44, -14)
 LITE0, MOBILE = "EfficientNet-Lite0 on CIFAR-10", "MobileNetV2 on MNIST"
 OURS = {"ours, a range a channel": True, "ours, a range a tensor": False}
-NNCODEC, EXACT, SPLITS = "NNCodec", "ours, exact", ("validation", "test")
+NNCODEC, EXACT = "NNCodec", "ours, exact"
+SPLITS: tuple[Split, ...] = ("validation", "test")
 CODERS = {LITE0: [next(iter(OURS)), NNCODEC, EXACT], MOBILE: [*OURS, NNCODEC, EXACT]}
 
 
@@ -72,7 +73,7 @@ def drawn(name: str, train: int) -> dt.Task:
     task = dt.load_task(name)
     rows, test = task.indices("train"), task.indices("test")
     order = rows[torch.randperm(len(rows), generator=generator(0, "draw"))]
-    chosen = {
+    chosen: dict[Split, torch.Tensor] = {
         "train": order[:train].sort().values,
         "validation": order[train : train + VALIDATION].sort().values,
         "test": test[torch.randperm(len(test), generator=generator(1, "draw"))][:TEST],
@@ -113,15 +114,15 @@ class Judge:
     def __call__(self, weights: State) -> tuple[Rise, Rise]:
         """The points expected to be lost, and those lost."""
         expected = Rise.between(self.points.given.numpy(), self.points(weights).numpy(), MARGIN)
-        mistakes = self.points.given_mistakes, self.points.mistakes
-        return expected, Rise.between(*(each.numpy() for each in mistakes), MARGIN)
+        before, after = self.points.given_mistakes.numpy(), self.points.mistakes.numpy()
+        return expected, Rise.between(before, after, MARGIN)
 
 
 def searched(part: dt.Part, task: dt.Task, channels: bool) -> tuple[Coder, bytes, str, float]:
     """Ours: a coder with the levels that were found, the container, and the time it took."""
     # pack_part measures on test images, too: here a hundred, since all are measured below.
-    few = {split: task.indices(split) for split in ("train", "validation")}
-    few["test"] = task.indices("test")[:100]
+    few: dict[Split, torch.Tensor] = {s: task.indices(s) for s in ("train", *SPLITS)}
+    few["test"] = few["test"][:100]
     found, seconds = timed(
         lambda: pack_part(
             part,
