@@ -105,7 +105,8 @@ class ExpectedPoints:
             self._chances.gather(1, each) for each in self._two[:, [0, -1]].split(1, 1)
         )
         changes = (self._lead_in(outputs) - self._lead).sort().values
-        overtaken = torch.searchsorted(changes, -self._lead) / len(changes)  # how many are below
+        below = torch.searchsorted(changes, -self._lead).double()
+        overtaken = below / len(changes)
         nearest = self._lead.argmin()
         back = (-changes).clamp(min=0) / self._lead[nearest].clamp(min=1e-300)
         overtaken[nearest] += back.clamp(max=1).square().mean() / 2
