@@ -27,6 +27,7 @@ from dovetail.jobs import (
     cut,
     data,
     demo,
+    fit,
     join,
     pack,
     predict,
@@ -43,6 +44,7 @@ from dovetail.parts.part import as_part
 from dovetail.settings.adapt import Adapt
 from dovetail.settings.common import Common
 from dovetail.settings.export import Export
+from dovetail.settings.fit import Fitting
 from dovetail.settings.join import Cut, Join, Joined, Recombine, Repairs
 from dovetail.settings.pack import MARGIN, Bits, Pack, Unpack
 from dovetail.settings.rank import Rank
@@ -71,6 +73,8 @@ DECLARED = [
     (dovetail.recombine, Recombine),
     (dovetail.explain_fit, Repairs),
     (dovetail.rank, Rank),
+    (dovetail.fit, Fitting),
+    (fit.fit, Fitting),
     (dovetail.pack_part, Pack),
     (train.stitch, Joined),
     (reuse.judge_adaptation, Joined),

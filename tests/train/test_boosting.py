@@ -1,4 +1,4 @@
-"""Boosted trees as tensors give what scikit-learn's own give, and refuse to be what they are not."""
+"""Boosted trees as tensors give what scikit-learn's own give, and no file makes them run astray."""
 
 from __future__ import annotations
 

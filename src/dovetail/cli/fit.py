@@ -1,7 +1,7 @@
 """Go from a folder of images or a table to a model in use.
 
-Networks are ranked, the best are adapted as far as the time allows, the one that does best on labels
-held out is calibrated, packed, measured once on the test split and written to a folder.
+Networks are ranked, the best are adapted as far as the time allows; the one that does best on
+labels held out is calibrated, packed, measured once on the test split and written to a folder.
 Interrupted with Ctrl-C, the best so far is the model; killed, the same command goes on.
 """
 

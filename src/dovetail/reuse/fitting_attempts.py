@@ -220,7 +220,7 @@ def _solved(task: Task, seed: int) -> Part:
 def small_network(task: Task, seed: int) -> tuple[Part, int]:
     """A perceptron of tables, a small residual network of images; and epochs to train it for."""
     batches = max(1, task.size("train") // BATCH)
-    epochs = min(max(EPOCHS, STEPS // batches), 200)
+    epochs = min(max(EPOCHS, STEPS // batches), 100)
     shape, outputs = task.input_shape, task.outputs
     if len(shape) == 1:
         return build("mlp", shape=shape, hidden=(128, 128), classes=outputs, seed=seed), epochs

@@ -1,8 +1,8 @@
 """timm's released weights that were downloaded once: files in the Hugging Face cache.
 
 Nothing is downloaded here, and nothing is asked of a server.  A snapshot, such as that of
-``timm/resnet18.a1_in1k``, is a folder with ``model.safetensors``, which :func:`dovetail.adopt` reads
-as any file of weights.
+``timm/resnet18.a1_in1k``, is a folder with ``model.safetensors``, which :func:`dovetail.adopt`
+reads as any file of weights.
 """
 
 from __future__ import annotations
