@@ -56,7 +56,7 @@ def shapes():
 @pytest.fixture(scope="module")
 def network(shapes):
     return dt.train.end_to_end(
-        dt.build("lenet5", channels=1, size=8, classes=2), shapes, epochs=2, show=False
+        dt.build("lenet5", channels=1, size=8, classes=2), shapes, epochs=12, show=False
     ).part
 
 
