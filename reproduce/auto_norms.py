@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--runs", type=Path, default=Path("runs/auto_norms"))
+    parser.add_argument("--runs", type=Path, default=Path("build/auto_norms"))
     parser.add_argument("--output", type=Path, default=Path("reproduce/results/auto_norms.json"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
