@@ -29,6 +29,10 @@ An earlier protocol chose by mistakes on 200 validation images without a margin:
 became 6.3 times smaller, and lost 1.8 points on the test images.  That run is why points are
 expected now, and why tensors are compared by a probe; the images of this run were not used to
 choose either, apart from 500 of the validation images.
+
+Changed after the rows were seen: ways to peel that cannot pay are no longer priced, which gives the
+same bytes sooner.  MobileNetV2 was measured again with that (it had been encoded 2.5 times as fast
+as by NNCodec), EfficientNet-Lite0 was not.
 """
 
 from __future__ import annotations

@@ -247,6 +247,8 @@ def test_the_smallest_within_a_budget(shelved, tmp_path, budget):
     assert said.json["ratio"] > 4
     loss = {"--loss-budget": "cross-entropy in nats", "--points": "points of accuracy"}
     assert said.json["settings"]["loss"] == loss[budget[0]]
+    assert said.json["search"]["most"] <= float(budget[1])
+    assert (said.json["search"]["counted"] is None) == (budget[0] == "--loss-budget")
 
 
 def test_a_budget_that_cannot_be_proved_is_told(shelved):

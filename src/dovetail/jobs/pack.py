@@ -86,9 +86,10 @@ def pack(
         twice = f"{ref} was packed already, and its weights are rounded a second time."
         notes.append(Text(f"{twice} Better pack the original.", style="warning"))
     verdict = Text(f"{where} is packed: {shown_bytes(size)} with all its files.", style="heading")
+    data = {**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size}
     return Outcome(
         view=(*notes, *record.brief(), *(search.view()[:1] if search else ()), verdict),
-        data={**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size},
+        data=data if search is None else {**data, "search": search.to_plain()["data"]},
         records=(record,) if search is None else (record, search),
     )
 

@@ -101,12 +101,10 @@ class ExpectedPoints:
         self.mistakes = self._counted(outputs)
         if not outputs.isfinite().all():
             return torch.full((len(outputs),), torch.inf, dtype=torch.float64)
-        first, second = (
-            self._chances.gather(1, each) for each in self._two[:, [0, -1]].split(1, 1)
-        )
+        two = self._chances.gather(1, self._two)
+        first, second = two[:, 0], two[:, -1]
         changes = (self._lead_in(outputs) - self._lead).sort().values
-        below = torch.searchsorted(changes, -self._lead).double()
-        overtaken = below / len(changes)
+        overtaken = torch.searchsorted(changes, -self._lead).double() / len(changes)
         nearest = self._lead.argmin()
         back = (-changes).clamp(min=0) / self._lead[nearest].clamp(min=1e-300)
         overtaken[nearest] += back.clamp(max=1).square().mean() / 2
@@ -114,8 +112,8 @@ class ExpectedPoints:
         third = (answer != self._two).all(1)
         lost = torch.where(
             third,
-            (first - self._chances.gather(1, answer))[:, 0],
-            (first - second)[:, 0] * overtaken,
+            first - self._chances.gather(1, answer)[:, 0],
+            (first - second) * overtaken,
         )
         return self.given + 100 * lost
 
