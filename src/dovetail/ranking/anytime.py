@@ -21,7 +21,7 @@ from torch import nn
 from dovetail.core.errors import DovetailError, SettingsError, argument
 from dovetail.core.progress import progress
 from dovetail.core.words import counted
-from dovetail.dist.group import is_distributed
+from dovetail.dist.group import is_distributed, rank_and_size
 from dovetail.measure.features import Pooling
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
@@ -65,7 +65,7 @@ def rank_anytime(
     order = nested(task, samples, split, seed)
     classes = int((task.targets[order].bincount() > 0).sum()) if task.kind == "classes" else 0
     looks = look_sizes(len(order), classes)
-    timed = min(_TIMED, looks[0])
+    timed = min(max(_TIMED, rank_and_size()[1]), looks[0])  # one for each process at least
     how = {"pooling": pooling, "batch_size": batch_size, "cache": cache}
     sample = Sample(parts, at, task, order, (timed, *looks), **how)
     options: dict[str, Any] = {"groups": groups, "permutations": permutations, "seed": seed}

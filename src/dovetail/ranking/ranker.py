@@ -188,6 +188,11 @@ def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> Ran
     tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
     if not tasks:
         raise SettingsError("name at least one task to rank for")
+    if options.get("anytime"):
+        raise SettingsError(
+            "one part for several tasks is chosen by means over all candidates and examples; rank "
+            f"without {argument('anytime', True)}, or task by task"
+        )
     if len({task.kind for task in tasks}) > 1:
         kinds = ", ".join(f"{task.name} ({task.kind})" for task in tasks)
         raise SettingsError(f"these tasks have no measure in common, rank them one by one: {kinds}")

@@ -230,6 +230,8 @@ class Ranking(
         for place in self.places:
             by_part.setdefault(place.part, []).append(place)
         for part, places in by_part.items():
+            if len({place.seen for place in places}) > 1:
+                continue  # heads of more and of fewer labels do not make a curve
             if sum(place.at is not None for place in places) >= 3:
                 places = _in_order(places, self.settings.get("points", {}).get(part))
                 at = tuple(str(place.at) for place in places)
