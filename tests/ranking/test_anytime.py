@@ -11,7 +11,7 @@ from torch import nn
 import dovetail as dt
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.ranking.candidates import nested, sampled
-from dovetail.ranking.ranker import rank
+from dovetail.ranking.ranker import rank, rank_over
 from dovetail.tasks.derive import only_classes
 
 DIGITS = dt.load_task("digits")
@@ -208,6 +208,8 @@ def test_what_it_refuses():
         rank(shelf(), DIGITS, seconds=3.0)
     with pytest.raises(SettingsError, match="seconds must be above 0"):
         rank(shelf(), DIGITS, anytime=True, seconds=0.0)
+    with pytest.raises(SettingsError, match="rank without anytime=True, or task by task"):
+        rank_over(shelf(), [DIGITS, DIGITS], anytime=True)
     pairs = only_classes(DIGITS, "01")
     known = dt.Task(
         pairs.inputs, kind="pairs", pairs=pairs.pairs("train", count=50), split=(0.9, 0.05, 0.05)

@@ -43,7 +43,8 @@ def raced(verdicts, ahead=0.0):
 def test_of_equal_candidates_each_falls_no_more_often_than_said(alike):
     many, runs = 12, 120
     fell = sum(many - len(raced(drawn([0.85] * many, 500, seed, alike))) for seed in range(runs))
-    assert fell / (many * runs) < ALPHA + 0.04  # three standard errors, and n is 125
+    assert fell / (many * runs) < ALPHA + 0.04
+    # Nominally ALPHA; with so few verdicts 0.13 was seen where candidates err independently.
     assert fell > 0  # or else the bound would be idle
 
 

@@ -397,3 +397,29 @@ def test_a_wrong_cut_point_is_told_before_anything_runs():
     some = rank({"net": net, "small": dt.build("mlp")}, DIGITS, at="fc1", samples=100)
     assert [place.name for place in some] == ["net at fc1"]
     assert [out.part for out in some.left_out] == ["small"]
+
+
+def test_kernels_of_several_ranges_are_held_against_one():
+    """After a tanh a kernel may be -1, after a ReLU not: against its own each has another score."""
+    task = vectors(split=(0.9, 0.05, 0.05))
+    inputs, labels = task.subset("train")
+
+    def part(width, activation):
+        module = Columns(width, getattr(torch, activation))
+        made = dt.adopt(module, example=torch.zeros(2, 12))
+        return made.changed(contract=_after(made, activation))
+
+    signed = {f"tanh {w}": part(w, "tanh") for w in (4, 12)}
+    plain = {f"relu {w}": part(w, "relu") for w in (4, 12)}
+    for by in ("al", "utal", "nmse"):
+        mixed = {place.part: place.score for place in rank(signed | plain, task, by=by)}
+        for name, value in mixed.items():
+            rows = getattr(torch, name.split()[0])(inputs[:, : int(name.split()[1])])
+            assert value == pytest.approx(score(rows, labels, by=by, activation="relu"))
+        alone = rank(signed, task, by=by)
+        assert alone.notes == ()
+        for place in alone:
+            rows = torch.tanh(inputs[:, : int(place.part.split()[1])])
+            own = score(rows, labels, by=by, activation="tanh")
+            assert place.score == pytest.approx(own)
+    assert "zeros and ones" in rank(signed | plain, task, by="al").notes[0]

@@ -12,154 +12,34 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dovetail.core.errors import DovetailError, SettingsError, argument
 from dovetail.core.progress import progress
 from dovetail.core.words import counted
-from dovetail.dist.group import is_distributed
+from dovetail.dist.group import is_distributed, rank_and_size
 from dovetail.measure.features import Pooling
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
-from dovetail.ranking.candidates import Candidate, candidate, nested, only
+from dovetail.ranking.candidates import nested, only
 from dovetail.ranking.course import Course, Look, lasting
 from dovetail.ranking.elimination import Fall, falls, look_sizes, still_to_come, thresholds
-from dovetail.ranking.measuring import BY_EXAMPLE, By, Measured, Yardstick, yardstick
-from dovetail.ranking.placing import best_first, placed, ranking_of
+from dovetail.ranking.measuring import BY_EXAMPLE, By, Yardstick, yardstick
+from dovetail.ranking.placing import best_first, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking
+from dovetail.ranking.running import Runner, Sample, Seen
 from dovetail.ranking.scores import as_score
-from dovetail.ranking.taking import fronts_of, rows_at, without_repeats
+from dovetail.ranking.taking import without_repeats
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["rank_anytime"]
 
 _TIMED = 16
 """Examples that every network runs first, to know its pace."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What one look said of a candidate; ``verdicts [n]`` are in the order of sight."""
-
-    ranked: Ranked
-    measured: Measured
-    verdicts: Tensor
-    worth: float
-
-
-@dataclass(eq=False)
-class _Standing:
-    """A network at one of its points: its rows so far, and what the looks said, by their sizes."""
-
-    rows: Tensor
-    weights: int
-    threshold: float = 0.0
-    said: dict[int, _Seen] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class _Runner:
-    """A network under way, with the points of it that are left."""
-
-    name: str
-    epoch: int | None
-    trained_here: bool
-    at: tuple[str, ...] | None
-    points: dict[str | None, _Standing]
-    passes: int = 0
-    seconds: float = 0.0
-    scoring: float = 0.0  # at the last look
-
-    def ahead(self, upto: int) -> float:
-        """About how many seconds it will take to so many examples, and a look at them.
-
-        Heads take between twice and eight times as long from one look to the next.
-        """
-        return self.seconds / self.passes * (upto - self.passes) + 4 * self.scoring
-
-
-class _Sample:
-    """The examples in the order of sight, and networks that run them a stretch at a time."""
-
-    def __init__(
-        self,
-        parts: Mapping[str, Part | nn.Module],
-        at: str | CutPoint | Sequence[str | CutPoint] | None,
-        task: Task,
-        order: Tensor,
-        stretches: tuple[int, ...],
-        **how: Any,
-    ) -> None:
-        self.parts, self.at, self.task, self.how = parts, at, task, how
-        ends = zip((0, *stretches), stretches, strict=False)
-        self.sight = torch.cat([order[start:end].sort().values for start, end in ends])
-        self._opened: dict[str, tuple[Candidate, dict[str | None, Part]]] = {}
-
-    def begin(self, name: str, upto: int) -> _Runner:
-        """A network with its first examples, whose time is taken."""
-        chosen, fronts = self._open(name)
-        points = {
-            at: _Standing(torch.empty(0), sum(p.numel() for p in front.module.parameters()))
-            for at, front in fronts.items()
-        }
-        trained_here = chosen.part.origin.task_fingerprint == self.task.fingerprint
-        runner = _Runner(name, chosen.epoch, trained_here, chosen.at, points)
-        self.go_on(runner, upto)
-        return runner
-
-    def go_on(self, runner: _Runner, upto: int) -> None:
-        """Run the examples that a network has not seen, as far as the last of its points."""
-        if upto <= runner.passes:
-            return
-        chosen, fronts = self._open(runner.name)
-        stretch = only(self.task, self.sight[runner.passes : upto])
-        left = {at: fronts[at] for at in runner.points}
-        began = time.perf_counter()
-        taken = rows_at(chosen.part, left, stretch, **self.how)
-        for at, standing in runner.points.items():
-            own = taken[at]
-            standing.rows = torch.cat([standing.rows, own]) if runner.passes else own
-        runner.seconds += time.perf_counter() - began
-        runner.passes = upto
-
-    def look(self, runner: _Runner, stick: Yardstick) -> None:
-        """Measure a network at its points by all the examples that it has seen."""
-        began = time.perf_counter()
-        order = self.sight[: stick.n].argsort()
-        for at, standing in runner.points.items():
-            started = time.perf_counter()
-            measured = stick.measure(standing.rows[order], "identity")
-            expected = measured.expected
-            assert expected is not None  # it is the score
-            verdicts = torch.empty(stick.n, dtype=torch.float64)
-            verdicts[order] = expected.per_example.double()
-            ranked = placed(
-                runner.name,
-                at,
-                runner.epoch,
-                measured,
-                stick,
-                width=standing.rows.shape[1],
-                weights=standing.weights,
-                seconds=runner.seconds,
-                scoring_seconds=time.perf_counter() - started,
-            )
-            standing.said[stick.n] = _Seen(ranked, measured, verdicts, expected.effective_n)
-        runner.scoring = time.perf_counter() - began
-
-    def _open(self, name: str) -> tuple[Candidate, dict[str | None, Part]]:
-        """A candidate and its fronts; parts that are read when asked for are read again."""
-        if name in self._opened:
-            return self._opened[name]
-        chosen = candidate(name, self.parts[name], self.at)
-        found = chosen, fronts_of(chosen)
-        if isinstance(self.parts, dict):
-            self._opened[name] = found
-        return found
 
 
 def rank_anytime(
@@ -185,9 +65,9 @@ def rank_anytime(
     order = nested(task, samples, split, seed)
     classes = int((task.targets[order].bincount() > 0).sum()) if task.kind == "classes" else 0
     looks = look_sizes(len(order), classes)
-    timed = min(_TIMED, looks[0])
+    timed = min(max(_TIMED, rank_and_size()[1]), looks[0])  # one for each process at least
     how = {"pooling": pooling, "batch_size": batch_size, "cache": cache}
-    sample = _Sample(parts, at, task, order, (timed, *looks), **how)
+    sample = Sample(parts, at, task, order, (timed, *looks), **how)
     options: dict[str, Any] = {"groups": groups, "permutations": permutations, "seed": seed}
     options["confidence"] = confidence
     race = _Race(sample, looks, 1 - confidence, seed, seconds)
@@ -230,7 +110,7 @@ class _Race:
 
     def __init__(
         self,
-        sample: _Sample,
+        sample: Sample,
         looks: tuple[int, ...],
         alpha: float,
         seed: int,
@@ -239,11 +119,11 @@ class _Race:
         self.sample, self.sizes, self.seed, self.seconds = sample, looks, seed, seconds
         self.began = time.perf_counter()
         self.level = alpha / max(len(looks) - 2, 1)  # nobody falls at the first or the last look
-        self.running: list[_Runner] = []
+        self.running: list[Runner] = []
         self.fallen: list[Ranked] = []
         self.left_out: list[LeftOut] = []
         self.looks: list[Look] = []
-        self.every: list[_Runner] = []
+        self.every: list[Runner] = []
         self.expected_seconds = (0.0, 0.0)
         self.stopped = False
 
@@ -307,7 +187,7 @@ class _Race:
         passes = sum(runner.passes for runner in self.every)
         self.looks.append(Look(n, len(here), len(fell), passes, took))
 
-    def standing(self, n: int) -> list[tuple[_Runner, str | None, _Seen]]:
+    def standing(self, n: int) -> list[tuple[Runner, str | None, Seen]]:
         """Everything left that has been looked at with so many examples."""
         return [
             (runner, at, standing.said[n])
@@ -357,7 +237,7 @@ class _Race:
             course=course,
         )
 
-    def _falls(self, here: list[tuple[_Runner, str | None, _Seen]], n: int) -> list[Fall]:
+    def _falls(self, here: list[tuple[Runner, str | None, Seen]], n: int) -> list[Fall]:
         place = self.sizes.index(n)
         if place == 0 or n == self.sizes[-1] or len(here) < 2:
             return []
@@ -377,8 +257,8 @@ class _Race:
 
     def _drop(
         self,
-        loser: tuple[_Runner, str | None, _Seen],
-        rival: tuple[_Runner, str | None, _Seen],
+        loser: tuple[Runner, str | None, Seen],
+        rival: tuple[Runner, str | None, Seen],
         fall: Fall,
         n: int,
     ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail.core.views import Block, Figure, Series, Table, Text, View
 from dovetail.core.words import counted
 
 __all__ = ["Course", "Look", "lasting"]
@@ -68,6 +70,21 @@ class Course:
             f"{lasting(self.seconds)}."
         )
         return f"Stopped before the end: {words}" if self.stopped else words
+
+    def view(self, fallen: Mapping[str, str]) -> View:
+        """How many were left at each look, and who fell out, when and why."""
+        blocks: list[Block] = [
+            Text(f"Running the networks was to take {self.estimate}.", style="note")
+        ]
+        if fallen:
+            rows = tuple((name, why.removeprefix("fell out ")) for name, why in fallen.items())
+            blocks.append(Table(("candidate", "fell out"), rows))
+        if len(self.looks) > 1:
+            sizes = tuple(look.n for look in self.looks)
+            left = Series("candidates", sizes, tuple(look.candidates for look in self.looks))
+            title = "Candidates that were looked at"
+            blocks.append(Figure("line", title, (left,), "examples", "candidates", log_x=True))
+        return tuple(blocks)
 
 
 def lasting(seconds: float) -> str:

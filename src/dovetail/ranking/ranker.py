@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from torch import Tensor
 
+from dovetail.core.activations import KernelRange, kernel_range
 from dovetail.core.errors import DovetailError, SettingsError, argument
 from dovetail.core.progress import progress
 from dovetail.dist.group import gathered
@@ -29,7 +31,7 @@ from dovetail.ranking.measuring import By, Measured, Yardstick, yardstick
 from dovetail.ranking.ntk import tangent_kernel
 from dovetail.ranking.placing import best_first, placed, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
-from dovetail.ranking.scores import as_score, needs_network
+from dovetail.ranking.scores import RANGED, as_score, needs_network
 from dovetail.ranking.taking import fronts_of, rows_at, share_of, without_repeats
 from dovetail.settings.rank import Rank
 from dovetail.tasks.task import Split, Task
@@ -127,7 +129,7 @@ def rank(
     stick = yardstick(
         small, by, groups=groups, permutations=permutations, confidence=confidence, seed=seed
     )
-    found: list[tuple[Ranked, Measured]] = []
+    found: list[_Found] = []
     left_out: list[LeftOut] = []
     points: dict[str, list[str]] = {}
     trained_here: list[str] = []
@@ -143,6 +145,12 @@ def rank(
                 left_out.append(LeftOut(name, str(error)))
             tick(name)
     notes = []
+    if len({one.kernel for one in found if one.kernel is not None}) > 1:
+        found = [one.in_common or one for one in found]
+        notes.append(
+            "Some kernels have both signs and some have not: all were held against zeros and ones, "
+            f"so that their {stick.name} compares."
+        )
     if limit != samples and task.size(split) > stick.n:
         notes.append(
             f"{stick.name} takes the gradients of each example, so that {stick.n} examples were "
@@ -151,7 +159,7 @@ def rank(
     return ranking_of(
         task,
         stick,
-        best_first(found, stick) if found else (),
+        best_first([(one.ranked, one.measured) for one in found], stick) if found else (),
         left_out=left_out,
         notes=notes,
         trained_here=trained_here,
@@ -180,6 +188,11 @@ def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> Ran
     tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
     if not tasks:
         raise SettingsError("name at least one task to rank for")
+    if options.get("anytime"):
+        raise SettingsError(
+            "one part for several tasks is chosen by means over all candidates and examples; rank "
+            f"without {argument('anytime', True)}, or task by task"
+        )
     if len({task.kind for task in tasks}) > 1:
         kinds = ", ".join(f"{task.name} ({task.kind})" for task in tasks)
         raise SettingsError(f"these tasks have no measure in common, rank them one by one: {kinds}")
@@ -212,6 +225,20 @@ def _value(place: Ranked, expected: bool) -> float:
     return float(place.plain if expected and place.plain is not None else place.score)
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A candidate that was measured.
+
+    ``kernel`` is the range of its kernel, where the score holds kernels against their range;
+    candidates of several ranges compare ``in_common`` only, against zeros and ones.
+    """
+
+    ranked: Ranked
+    measured: Measured
+    kernel: KernelRange | None = None
+    in_common: _Found | None = None
+
+
 def _at_points(
     chosen: Candidate,
     task: Task,
@@ -219,7 +246,7 @@ def _at_points(
     pooling: Pooling,
     batch_size: int,
     cache: Any,
-) -> Iterator[tuple[Ranked, Measured]]:
+) -> Iterator[_Found]:
     """Measure a candidate at its points."""
     part = chosen.part
     fronts = fronts_of(chosen)
@@ -230,24 +257,33 @@ def _at_points(
     taken = rows_at(part, fronts, task, pooling=pooling, batch_size=batch_size, cache=cache)
     seconds = time.perf_counter() - began
     for at, rows in without_repeats(taken).items():
-        began = time.perf_counter()
+        front, began = fronts[at], time.perf_counter()
         kernel = None
         if stick.needs_network:  # of all pairs, hence not shared between processes
             inputs, _ = task.subset("train")
-            kernel = tangent_kernel(fronts[at], inputs, pooling=pooling, seed=stick.seed)
-        measured = stick.measure(rows, fronts[at].contract.gives[0].activation, probs, kernel)
-        ranked = placed(
-            chosen.name,
-            at,
-            chosen.epoch,
-            measured,
-            stick,
-            width=rows.shape[1],
-            weights=sum(p.numel() for p in fronts[at].module.parameters()),
-            seconds=seconds,
-            scoring_seconds=time.perf_counter() - began,
-        )
-        yield ranked, measured
+            kernel = tangent_kernel(front, inputs, pooling=pooling, seed=stick.seed)
+        activation = front.contract.gives[0].activation
+        spans = kernel_range(activation) if stick.name in RANGED else None
+        both = {activation} if spans is None or spans.beta == 0 else {activation, "relu"}
+        found = {
+            each: _Found(
+                placed(
+                    chosen.name,
+                    at,
+                    chosen.epoch,
+                    measured := stick.measure(rows, each, probs, kernel),
+                    stick,
+                    width=rows.shape[1],
+                    weights=sum(p.numel() for p in front.module.parameters()),
+                    seconds=seconds,
+                    scoring_seconds=time.perf_counter() - began,
+                ),
+                measured,
+            )
+            for each in sorted(both)
+        }
+        common = found["relu"] if len(both) > 1 else None
+        yield replace(found[activation], kernel=spans, in_common=common)
 
 
 def _source_probabilities(part: Part, task: Task, batch_size: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from dovetail.core.declared import Column, of_each, table, text
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, Text, View
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, View
 from dovetail.ranking.course import Course
 
 __all__ = ["LeftOut", "Ranked", "Ranking", "RankingOver", "Served"]
@@ -203,28 +203,9 @@ class Ranking(
             )
         return " ".join(said)
 
-    def _fallen(self) -> View:
-        """Who fell out, when and why, and how many were left at each look."""
-        if self.course is None:
-            return ()
-        fallen = tuple(
-            (place.name, place.fell.removeprefix("fell out "))
-            for place in self.places
-            if place.fell
-        )
-        looks = self.course.looks
-        blocks: list[Block] = [
-            Text(f"Running the networks was to take {self.course.estimate}.", style="note")
-        ]
-        if fallen:
-            blocks.append(Table(("candidate", "fell out"), fallen))
-        if len(looks) > 1:
-            left = Series(
-                "candidates", tuple(x.n for x in looks), tuple(x.candidates for x in looks)
-            )
-            title = "Candidates looked at"
-            blocks.append(Figure("line", title, (left,), "examples", "candidates", log_x=True))
-        return tuple(blocks)
+    def _course(self) -> View:
+        fallen = {place.name: place.fell for place in self.places if place.fell}
+        return () if self.course is None else self.course.view(fallen)
 
     def _bars(self) -> View:
         if len(self.places) < 2:
@@ -249,6 +230,8 @@ class Ranking(
         for place in self.places:
             by_part.setdefault(place.part, []).append(place)
         for part, places in by_part.items():
+            if len({place.seen for place in places}) > 1:
+                continue  # heads of more and of fewer labels do not make a curve
             if sum(place.at is not None for place in places) >= 3:
                 places = _in_order(places, self.settings.get("points", {}).get(part))
                 at = tuple(str(place.at) for place in places)
@@ -272,7 +255,7 @@ class Ranking(
     shows = (
         text("{summary}"),
         _table,
-        _fallen,
+        _course,
         _bars,
         _curves,
         of_each("notes", text("{}", "warning")),

@@ -31,6 +31,7 @@ __all__ = [
     "By",
     "DEFAULT",
     "DEFAULT_OF_PAIRS",
+    "RANGED",
     "SCORES",
     "Score",
     "as_score",
@@ -79,6 +80,9 @@ class Score:
 
 By = str | Score | Callable[[Any, Any], float]
 """A score or its name, or a function of (features, labels) that gives a number."""
+
+RANGED = ("al", "utal", "nmse")
+"""Scores that hold a kernel against the ends of its range, which differ between activations."""
 
 _CLASSES = frozenset({"classes"})
 _NUMBERS = frozenset({"classes", "multilabel", "regression"})
