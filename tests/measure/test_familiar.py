@@ -83,6 +83,15 @@ def test_the_promised_share_of_like_rows_is_flagged():
     assert abs(sum(shares) / 10 - 0.1) < 4 * 0.015 / math.sqrt(10)
 
 
+def test_few_rows_held_out_keep_the_promise_too():
+    shares = []
+    for seed in range(0, 600, 3):
+        made = fit_familiar(rows(60, 3, seed), None, rows(19, 3, seed + 1))
+        shares.append(float((made.scores(rows(100, 3, seed + 2)) > 1).double().mean()))
+    # Each has a deviation of about 0.05, like the largest of 19; two thresholds would give 0.1.
+    assert abs(sum(shares) / len(shares) - 0.05) < 4 * 0.05 / math.sqrt(len(shares)) + 0.01
+
+
 @pytest.mark.parametrize(("m", "share", "above"), [(99, 0.05, 5), (100, 0.05, 5), (1000, 0.01, 10)])
 def test_the_threshold_has_the_correction_for_a_small_sample(m, share, above):
     made = fit_familiar(rows(100), None, rows(m, seed=1), share=share)

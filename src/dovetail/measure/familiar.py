@@ -149,22 +149,23 @@ def _principal(rows: Tensor, rank: int, freedom: int) -> tuple[Tensor, Tensor, T
 
 
 def _calibrated(made: Familiar, held_out: Tensor, share: float) -> Familiar:
-    """Scaled so that the threshold is one."""
-    distances = made.distances(held_out)
+    """Scaled so that the threshold is one.
+
+    Of which of the two distances there is more is told by their usual size, a mean of all rows
+    held out, and not by their own largest: two thresholds would be passed twice as often.
+    """
+    distances = made.distances(held_out).clamp(min=1e-12)
     m = len(distances)
-    # Each of the two has half the share; the share of the larger is then made exact.
-    scale = torch.stack([_quantile(each, share / 2) for each in distances.T]).clamp(min=1e-6)
-    scores = (distances / scale).amax(1)
-    threshold = _quantile(scores, share).clamp(min=1e-6)
-    scores = (scores / threshold).sort().values
+    logs = distances[:, 0].log()
+    spread = logs.std(correction=0).clamp(min=1e-3)
+    usual = distances[:, 1].square().mean().sqrt().clamp(min=1e-6)
+    larger = torch.maximum((logs - logs.mean()) / spread, distances[:, 1] / usual)
+    beyond = _quantile(larger, share).clamp(min=1e-3)
+    scale = torch.stack([(logs.mean() + beyond * spread).exp(), beyond * usual])
+    scores = (distances / scale).amax(1).sort().values
     if m > _KEPT:
         scores = scores[torch.linspace(0, m - 1, _KEPT).long()]
-    return replace(
-        made,
-        scale=scale * threshold,
-        calibration=scores,
-        share=max(share, 1 / (m + 1)),
-    )
+    return replace(made, scale=scale, calibration=scores, share=max(share, 1 / (m + 1)))
 
 
 def _quantile(values: Tensor, above: float) -> Tensor:

@@ -218,6 +218,8 @@ def _opened(
             held = ", ".join(sorted(arrays)) or "nothing"
             raise TaskError(f"{path}: no array named x or inputs; it holds {held}")
         x = as_batch(arrays[key], part.contract)
+        if x.ndim == 0:
+            raise TaskError(f"{path}: one number; there are no inputs to run")
         return Source.of(x, None if alone else [f"{path} {i}" for i in range(len(x))])
     if is_table(path) and path.is_file():
         new_rows = read_new_rows(path, part.contract.inputs)

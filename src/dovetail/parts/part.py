@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, FormatError, argument, first_line
+from dovetail.core.notebook import html_of
 from dovetail.core.plain import to_plain
 from dovetail.core.seeds import seeded
-from dovetail.core.words import numbered
+from dovetail.core.views import Table
+from dovetail.core.words import listed, numbered
 from dovetail.parts import disk
 from dovetail.parts.builders import find_builder, recipe_hint
 from dovetail.parts.contract import Contract, Port
@@ -134,6 +136,21 @@ class Part:
         if verify:
             disk.replay(folder, module)
         return cls(module, facts.contract, facts.recipe, facts.origin, packed, familiar)
+
+    def _repr_html_(self) -> str:
+        weights = sum(p.numel() for p in self.module.parameters())
+        measured = (f"{name} {value:.4g}" for name, value in self.origin.measured.items())
+        facts = {
+            "contract": str(self.contract),
+            "classes": listed(self.contract.classes or ()),
+            "weights": f"{weights:,}" + (" (packed)" if self.packed else ""),
+            "made by": self.origin.how,
+            "on": self.origin.task,
+            "measured": ", ".join(measured),
+            "tells unlike inputs by": None if self.familiar is None else self.familiar.source,
+        }
+        rows = tuple((name, value) for name, value in facts.items() if value)
+        return html_of(f"Part: {self.described}", (Table(("", "what it is"), rows),))
 
     def __repr__(self) -> str:
         weights = sum(p.numel() for p in self.module.parameters())
