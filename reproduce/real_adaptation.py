@@ -14,8 +14,8 @@ half a point below the probe's in every cell (network, set, labels), above it on
 cells; the log loss is not above the probe's on the mean over cells.
 
 A line a run is kept in ``data/real_adaptation/runs.jsonl``; what is there is not run again, and
-the record is written from all the lines that the selection asks for.  Several processes may keep theirs
-in folders of their own: the lines are put together by ``cat``.  Needs ``make data`` and
+the record is written from all the lines that the selection asks for.  Several processes may keep
+theirs in folders of their own: ``cat`` puts the lines together.  Needs ``make data`` and
 ``pip install "dovetail[efficientnet]"``.
 """
 

@@ -219,7 +219,7 @@ def test_heads_solved_at_once_are_those_solved_alone():
         some = counts[:, place] > 0
         every = torch.ones(int(some.sum()), 1, dtype=torch.float64)
         alone = _solve(z[some], codes[some], 0.3, start[:, :1], every)[:, 0]
-        torch.testing.assert_close(both[:, place], alone, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(both[:, place], alone, atol=1e-4, rtol=1e-4)
 
 
 def test_a_class_of_one_row_is_never_held_out():

@@ -237,7 +237,7 @@ def test_no_flag_of_a_declared_setting_is_written_by_hand(file):
 def test_every_setting_has_words_and_a_type_that_the_command_line_reads():
     words = ("str", "Folder", "Norms", "Split", "Pooling", "Rule", "Way", "Literal['svg', 'png']")
     numbers = ("int", "float", "bool", "tuple[int, int]", "tuple[int")
-    several = ("tuple[str, ...]", "tuple[int, ...]", "tuple[Norms, ...]")
+    several = ("tuple[str, ...]", "tuple[int, ...]", "tuple[int | str, ...]", "tuple[Norms, ...]")
     for settings in DECLARING:
         for one in settings.declared.values():
             assert one.help

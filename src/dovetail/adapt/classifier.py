@@ -187,7 +187,7 @@ class LinearizedClassifier(Classifier, Placeable):
         self._refuse_settings()
         if X is None or self._start_or_not(None) == "start":
             return super().plan(n, X, y)
-        head = clone(self).set_params(around="head").fit(X, y)
+        head: LinearizedClassifier = clone(self).set_params(around="head").fit(X, y)
         raw = as_inputs(X, head, reset=False)
         movable = set(chosen_parameters(as_part(self.model).module, self.params))
         movable = set() if self.around == "head" else movable

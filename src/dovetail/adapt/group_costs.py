@@ -4,9 +4,10 @@ One pass of :math:`n` inputs through the network gives the features, and a head 
 Layers that move, of a share :math:`\sigma` of the products of a pass, are trained in :math:`f`
 folds by :math:`k` steps of :math:`b` labels, forwards and backwards, and looked at with all inputs:
 
-.. math:: 1 + \sigma \Big( \frac{3 f k b}{n} + f + 2 \Big) \text{ passes.}
+.. math:: 1 + \sigma \Big( \frac{3 f k b}{n} + f + 2 \Big) \text{ passes,}
 
-Seconds are a pass measured here, times that; processes' own costs of a few tenths are not in them.
+and where folds are not averaged, as much again as one of them for all labels.  Seconds are that
+times a pass measured here; what does not grow with inputs, some tenths, is not in them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Collection
 from torch import Tensor
 
 from dovetail.adapt.around import BATCH, FOLDS, late_point, products, schedule
+from dovetail.adapt.guarded import ENOUGH
 from dovetail.adapt.networks import Front
 from dovetail.adapt.plan import Group
 from dovetail.parts.splitting import split
@@ -73,11 +75,11 @@ def group_costs(
     weights = sum(t.numel() for name, t in module.named_parameters() if name in movable)
     if not weights:
         return (head,)
-    folded = n * (FOLDS - 1) / FOLDS
-    trained = FOLDS * plan.moves.steps * folded / math.ceil(folded / BATCH)
-    if not plan.averaged:
+    folded, folds = n * (FOLDS - 1) / FOLDS, min(FOLDS, math.ceil(ENOUGH * FOLDS / n))
+    trained = folds * plan.moves.steps * folded / math.ceil(folded / BATCH)
+    if not plan.averaged or folds < FOLDS:
         trained += plan.moves.steps * n / math.ceil(n / BATCH)
-    passes = 1 + share * (3 * trained / n + FOLDS * plan.stops + 2)
-    memory = head.memory + n * crossing + 4 * FOLDS * COPIES * weights
+    passes = 1 + share * (3 * trained / n + folds * plan.stops + 2)
+    memory = head.memory + n * crossing + 4 * folds * COPIES * weights
     both = Group(f"head and {layers}", head.weights + weights, passes, passes * n * each, memory)
     return head, both

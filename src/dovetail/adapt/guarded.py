@@ -26,10 +26,10 @@ from dovetail.adapt.networks import Front
 from dovetail.adapt.probe import FittedHead, fit_head
 from dovetail.adapt.tuning import Moves, hot_temperature, moved
 from dovetail.core.progress import progress
-from dovetail.linalg.ridge_sums import Linear
+from dovetail.linalg.ridge_sums import Linear, Penalty
 from dovetail.measure.estimators import temperature_of
 
-__all__ = ["Guarded", "tuned_if_better"]
+__all__ = ["ENOUGH", "Guarded", "tuned_if_better"]
 
 DECADES = tuple(10.0**power for power in range(-3, 4))
 """Penalties of a head on features that have moved, in units of their scatter's mean eigenvalue."""
@@ -123,14 +123,14 @@ def tuned_if_better(
     held_out = folds_of(codes, seed, folds) if folds > 1 and several else codes.new_zeros(0)
     there = int(held_out.max()) + 1 if len(held_out) else 0
     number = min(there, max(1, math.ceil(ENOUGH * folds / len(codes))))
-    averaged = averaged and number == there > 0  # else some label would train none of them
+    averaged = averaged and number == there > 0  # each label has its share in the mean
     total = (number + (not averaged)) * moves.steps
     with progress(label, total, after=SOON) as step:
-        run = _Run(front, inputs, rows, codes, classes, moves, free, start, step, seed)
+        run = _Run(front, inputs, rows, codes, classes, moves, free, start, averaged, step, seed)
         if not number:
             why = "one label a class: none to hold out" if folds > 1 else "no folds were asked for"
             return run.tuned(run.on_all(marks[-1]), marks[-1], why)
-        judged = run.in_folds(held_out, number, marks, averaged)
+        judged = run.in_folds(held_out, number, marks)
         if judged.best == 0:
             found = replace(start, why=NO_BETTER)
         else:
@@ -183,6 +183,7 @@ class _Run:
     moves: Moves
     free: Callable[[Front], bool]
     start: Guarded
+    averaged: bool
     step: Callable[[str], None]
     seed: int
 
@@ -201,8 +202,10 @@ class _Run:
             return self.start.head
         if int(torch.bincount(codes).max()) < 2:
             return _cool(fit_head(rows, codes, self.classes, seed=self.seed))
-        scatter = float((rows - rows.mean(0)).square().sum()) / min(rows.shape) or 1.0
-        penalties = [decade * scatter for decade in DECADES]
+        penalties: Penalty = "auto"
+        if self.averaged:  # few steps: a search in halves of decades would take as long as they do
+            scatter = float((rows - rows.mean(0)).square().sum()) / min(rows.shape) or 1.0
+            penalties = [decade * scatter for decade in DECADES]
         return _cool(fit_head(rows, codes, self.classes, "ridge", penalties, seed=self.seed))
 
     def begin(self, head: Linear, some: Tensor, marks: list[int]) -> tuple[Front, Iterator[int]]:
@@ -227,7 +230,7 @@ class _Run:
         mine = _laid_out(mine, torch.contiguous_format)
         return replace(self.start, front=mine, head=head, chosen="fine-tuned", why=why, steps=steps)
 
-    def in_folds(self, held_out: Tensor, number: int, marks: list[int], averaged: bool) -> _Judged:
+    def in_folds(self, held_out: Tensor, number: int, marks: list[int]) -> _Judged:
         """Temperatures and log losses of labels held out, by steps; folds go abreast."""
         judged = (held_out >= 0) & (held_out < number)
         said = torch.zeros(len(self.codes), self.classes, dtype=torch.float64)
@@ -249,7 +252,7 @@ class _Run:
             heats[mark] = temperature_of(said[judged], self.codes[judged])
             losses[mark] = float(F.cross_entropy(said[judged] / heats[mark], self.codes[judged]))
             best = min(losses, key=losses.__getitem__)
-            if averaged and best == mark > 0:
+            if self.averaged and best == mark > 0:
                 mean = _mean_of([mine for _, _, mine, _ in trails])
             if sum(each > best for each in losses) >= PATIENCE:
                 break

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,8 +45,8 @@ __all__ = [
     "refuse",
 ]
 
-Labels = int | Literal["all"]
-"""How many a class, or of numbers in all; or all that there are to train on."""
+Labels = int | str
+"""How many a class, or of numbers in all; or ``"all"`` that there are to train on."""
 
 WAYS = ("linearized", "probe", "finetune")
 """Inference in the linearised network; a linear head on frozen features; training."""
@@ -222,7 +222,7 @@ def count_of(task: Task, labels: Labels) -> int:
 
     No draw of another number has as many, unless it is all of them.
     """
-    if labels != "all":
+    if isinstance(labels, int):
         return labels
     if task.kind == "classes":
         return int(torch.bincount(task.subset("train")[1]).max())
@@ -236,7 +236,7 @@ def drawn(task: Task, labels: Labels, *, seed: int = 0) -> Task:
     >>> drawn(numbers, 5)
     Task('heat~5', regression to 1, 17 inputs 2, train 5 / validation 4 / test 8)
     """
-    if labels == "all":
+    if isinstance(labels, str):
         return task
     if task.kind == "classes":
         return few(task, labels, seed=seed)

@@ -43,10 +43,10 @@ def progress(
     """
     outer = _OUTER.get()
     shown = (outer is not False and sys.stderr.isatty()) if show is None else show
-    bars = (_bars(show) if outer is None or outer is False else outer) if shown else False
-    token = _OUTER.set(bars)
+    bars = (outer or _bars(show)) if shown else None
+    token = _OUTER.set(bars or False)
     try:
-        if bars is False:
+        if bars is None:
             yield lambda words, steps=1: None
             return
         with nullcontext() if bars is outer else bars:
