@@ -40,6 +40,14 @@ HeadNorms = Literal["batch", "stored"]
 """What a head's batch norms use: the batch's own statistics, or the head's."""
 
 
+CLIP = 1.0
+"""A longer gradient is scaled down to this length.
+
+A map in front of many frozen layers has a steep loss: between two released networks one step at the
+usual rate undid a good start (61 % by least squares, 18 % after training; clipped, 64 %).
+"""
+
+
 def stitch(
     front: Part | nn.Module,
     head: Part | nn.Module,
@@ -62,7 +70,7 @@ def stitch(
         norms: What the head's batch norms use: the statistics of each ``"batch"``, or those
             ``"stored"`` in it.  The joined network keeps to it.
         seed: Order of batches, and random weights.
-        options: See :class:`Options`.
+        options: See :class:`Options`.  ``clip`` is :data:`CLIP` unless said.
 
     Returns:
         ``fit.parts``, the stitch alone; ``fit.part``, the front, the stitch and the head as one;
@@ -82,6 +90,7 @@ def stitch(
     front, head = as_part(front), as_part(head)
     if norms not in get_args(HeadNorms):
         raise SettingsError(f"norms must be 'batch' or 'stored', got {norms!r}")
+    options.setdefault("clip", CLIP)
     course = Course("stitch", task, options, seed=seed)
     columns = _columns(head, task)
     refuse_other_inputs(task, front.contract)
