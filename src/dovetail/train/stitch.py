@@ -40,6 +40,14 @@ HeadNorms = Literal["auto", "batch", "stored"]
 """What a head's batch norms use: the batch's own statistics, or the head's; or what is due."""
 
 
+CLIP = 1.0
+"""A longer gradient is scaled down to this length.
+
+A map in front of many frozen layers has a steep loss: between two released networks one step at the
+usual rate undid a good start (61 % by least squares, 18 % after training; clipped, 64 %).
+"""
+
+
 def stitch(
     front: Part | nn.Module,
     head: Part | nn.Module,
@@ -63,7 +71,7 @@ def stitch(
             ``"stored"`` in it; ``"auto"``: each batch's where it has stored those of another front.
             The joined network keeps to it.
         seed: Order of batches, and random weights.
-        options: See :class:`Options`.
+        options: See :class:`Options`.  ``clip`` is :data:`CLIP` unless said.
 
     Returns:
         ``fit.parts``, the stitch alone; ``fit.part``, the front, the stitch and the head as one;
@@ -84,6 +92,7 @@ def stitch(
     if norms not in get_args(HeadNorms):
         raise SettingsError(f"norms must be 'auto', 'batch' or 'stored', got {norms!r}")
     chosen = settle_norms(norms, (front, head))
+    options.setdefault("clip", CLIP)
     course = Course("stitch", task, options, seed=seed)
     columns = _columns(head, task)
     refuse_other_inputs(task, front.contract)
