@@ -32,6 +32,7 @@ def _short(monkeypatch):
     """Two folds and two epochs: what is tested is the order of things, not how good they are."""
     for name, value in {"FOLDS": 2, "EPOCHS": 2, "STEPS": 2}.items():
         monkeypatch.setattr(fitting_attempts, name, value)
+    monkeypatch.setattr(fitting, "MOST", 1)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,7 @@ def test_the_same_seed_gives_the_same_model(shapes, network):
     assert one.record.value == two.record.value
 
 
-@pytest.mark.parametrize("stop_after", [1, 2, 3])
+@pytest.mark.parametrize("stop_after", [1, 3])
 def test_interrupted_and_called_again_it_gives_the_same_model(
     shapes, network, monkeypatch, tmp_path, stop_after
 ):

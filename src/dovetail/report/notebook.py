@@ -8,7 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import replace
 
-from dovetail.core.views import Block, Cell, Heatmap, Table, Text, View
+from dovetail.core.views import Block, Cell, Heatmap, Pictures, Table, Text, View
 from dovetail.core.words import counted, shortened
 from dovetail.report.blocks import draw_block
 from dovetail.report.figures import draw_figure
@@ -46,9 +46,11 @@ def _drawn(block: Block) -> str:
         found = draw_block(replace(block, text=shortened(block.text, 20 * _MOST_LETTERS)))
     elif isinstance(block, Table):
         found = _table(block)
+    elif isinstance(block, Pictures):
+        found = draw_block(block)
     else:
-        draw = draw_heatmap if isinstance(block, Heatmap) else draw_figure
-        picture = standalone(draw(block)).encode()
+        drawn = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
+        picture = standalone(drawn).encode()
         source = b64encode(picture).decode()
         found = f'<img alt="{escape(block.title)}" src="data:image/svg+xml;base64,{source}">'
     if len(found) > _MOST_BLOCK:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from dovetail.core.errors import DovetailError, SettingsError, TaskError, first_line
 from dovetail.core.files import write_whole
-from dovetail.core.progress import progress
+from dovetail.core.progress import Tick, progress
 from dovetail.core.records import load_record
 from dovetail.core.seeds import generator
 from dovetail.core.views import Picture
@@ -151,7 +151,7 @@ def fit(
         search.run(step)
     chosen = search.best()
     part, temperature = _calibrated(chosen, task)
-    part, sizes_of = _packed(part, task, points)
+    part, size = _packed(part, task, points)
     with suppress(DovetailError):  # of few examples it is not known what is like them
         part = part.changed(familiar=familiar_with(part, search.open))
     record = _measured(part, task, confidence, seed)
@@ -162,7 +162,8 @@ def fit(
             network=chosen.attempt.network,
             how=chosen.attempt.how,
             **search.facts(chosen),
-            **sizes_of,
+            bytes=size,
+            plain_bytes=_plain_bytes(part),
             temperature=temperature,
             seconds=time.perf_counter() - began,
             settings={**about, "sizes": list(sizes), "seed": seed, "released": released}
@@ -211,16 +212,16 @@ class _Search:
 
     # In order -------------------------------------------------------------------------------------
 
-    def run(self, step: Any) -> None:
+    def run(self, step: Tick) -> None:
         """Attempts, until none is worth its time; an interrupt ends it if there is a model."""
         try:
-            for what in self._from_nothing():
-                self._try(what, self._seconds_of(what), step)
+            for first in self._from_nothing():
+                self._try(first, step)
             if self.candidates:
                 self.ranking = self._ranked()
                 self._take_stock(step)
                 while (what := self._next()) is not None:
-                    self._try(what, self._seconds_of(what), step)
+                    self._try(what, step)
         except KeyboardInterrupt:
             if not self.done:
                 raise KeyboardInterrupt("no model was finished; the same command goes on") from None
@@ -241,7 +242,8 @@ class _Search:
             ways = [SOLVED, SCRATCH]
         return [Attempt(way, way) for way in ways]
 
-    def _try(self, what: Attempt, seconds: float, step: Any) -> None:
+    def _try(self, what: Attempt, step: Tick) -> None:
+        seconds = self._seconds_of(what)
         if self.done and not self._has_time(seconds):
             self.failed[what] = "no time was left"
             return
@@ -258,11 +260,10 @@ class _Search:
         self.done[what] = done
         self._advance(step, seconds, what.name)
 
-    def _advance(self, step: Any, seconds: float, words: str) -> None:
+    def _advance(self, step: Tick, seconds: float, words: str) -> None:
         before, self.spent = self.spent, self.spent + seconds
-        whole = self.seconds
-        for _ in range(int(100 * min(self.spent / whole, 1)) - int(100 * min(before / whole, 1))):
-            step(words)
+        percent = [int(100 * min(spent / self.seconds, 1)) for spent in (before, self.spent)]
+        step(words, percent[1] - percent[0])
 
     def _has_time(self, seconds: float) -> bool:
         usable = (1 - LAST_SHARE) * self.seconds
@@ -289,7 +290,7 @@ class _Search:
             write_whole(file, ranking.to_json())
         return ranking
 
-    def _take_stock(self, step: Any) -> None:
+    def _take_stock(self, step: Tick) -> None:
         """What the ranking took counts, and says how fast each network is here."""
         if self.ranking is None:
             return
@@ -297,8 +298,8 @@ class _Search:
         self._advance(step, sum(p.seconds + p.scoring_seconds for p in places), "ranking")
         if self.ranking.left_out:
             gone = [out.part for out in self.ranking.left_out]
-            why = self.ranking.left_out[0].why
-            self.notes.append(f"Not ranked: {listed(gone, 3)} ({first_line(why)}).")
+            why = self.ranking.left_out[0].why.partition("\n")[0]
+            self.notes.append(f"Not ranked: {listed(gone, 3)} ({why}).")
 
     def _expected(self, network: str) -> float:
         """What a probe on it is expected to reach."""
@@ -485,12 +486,11 @@ def _calibrated(chosen: Done, task: Task) -> tuple[Part, float | None]:
     return with_temperature(chosen.part, temperature), temperature
 
 
-def _packed(part: Part, task: Task, points: float) -> tuple[Part, dict[str, int]]:
-    """The smallest of a few packings that costs no more than it may on examples held out."""
-    plain = sum(tensor.nbytes for tensor in part.module.state_dict().values())
+def _packed(part: Part, task: Task, points: float) -> tuple[Part, int]:
+    """The smallest of a few packings that costs no more than it may on validation; its bytes."""
     rows = task.indices("validation")
     if points == 0 or not len(rows):
-        return part, {"bytes": plain, "plain_bytes": plain}
+        return part, _plain_bytes(part)
     targets = task.targets[rows]
     name = "accuracy" if task.kind == "classes" else "r2"
     before = measure(outputs_for(part, task, rows), targets, task)[name]
@@ -498,8 +498,12 @@ def _packed(part: Part, task: Task, points: float) -> tuple[Part, dict[str, int]
         packed = pack_part(part, extra_bits=extra_bits)
         after = measure(outputs_for(packed.part, task, rows), targets, task)[name]
         if 100 * (before - after) <= points:
-            return packed.part, {"bytes": packed.record.size, "plain_bytes": plain}
-    return part, {"bytes": plain, "plain_bytes": plain}
+            return packed.part, packed.record.size
+    return part, _plain_bytes(part)
+
+
+def _plain_bytes(part: Part) -> int:
+    return sum(tensor.nbytes for tensor in part.module.state_dict().values())
 
 
 def _measured(part: Part, task: Task, confidence: float, seed: int) -> Fitting:

@@ -234,7 +234,8 @@ def _trained(task: Task, seed: int) -> Part:
     usual: Any = {"epochs": epochs, "batch_size": BATCH, "seed": seed, "show": False}
     if len(task.input_shape) == 1:
         return end_to_end(net, task, optimiser="adamw", lr=3e-3, weight_decay=0.01, **usual).part
-    how = replace(preprocess_for(task), size=(net.contract.takes[0].shape or ())[1:])
+    side = min(SIDE, *task.input_shape[1:])
+    how = replace(preprocess_for(task), size=(side, side))
     return end_to_end(net, task, preprocess=how, lr=0.05, weight_decay=5e-4, **usual).part
 
 
@@ -244,8 +245,9 @@ def _small(task: Task) -> tuple[Task, Preprocess | None]:
     if max(sides) <= SIDE:
         return task, None
     how = Preprocess(size=(SIDE, SIDE), channels=channels)
-    blocks = [prepare(block, Contract(preprocess=how)) for block in task.inputs.split(1024)]
-    return task.derived(task.name, inputs=torch.cat(blocks)), how
+    blocks = torch.split(task.inputs, 1024)
+    small = torch.cat([prepare(block, Contract(preprocess=how)) for block in blocks])
+    return task.derived(task.name, inputs=small), how
 
 
 # Kept between runs --------------------------------------------------------------------------------

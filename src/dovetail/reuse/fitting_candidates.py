@@ -70,8 +70,7 @@ def _at_its_cuts(name: str, given: Mapping[str, Part | nn.Module]) -> dict[str, 
         return cut(as_part(given[name]), at=at)[0]
 
     return {name: lambda: as_part(given[name])} | {
-        f"{name} at {at}": lambda at=at: front(at)  # type: ignore[misc]
-        for at in points
+        f"{name} at {at}": lambda at=at: front(at) for at in points
     }
 
 

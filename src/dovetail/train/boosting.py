@@ -86,7 +86,7 @@ def boost(
     part = _part_of(fitted, task)
     about = {"how": "boosting", "rounds": rounds, "rate": rate, "leaves": leaves, "seed": seed}
     origin = Origin("train", settings=about, task=task.name, task_fingerprint=task.fingerprint)
-    trees, nodes = part.module[0].feature.shape  # type: ignore[index,union-attr]
+    trees, nodes = part.module[0].feature.shape  # type: ignore[index]
     record = BoostedFit(task=task.name, n=len(x), trees=trees, nodes=nodes, settings=about)
     return Fit((part.changed(origin=origin),), record)
 
@@ -126,7 +126,7 @@ def _part_of(fitted: Any, task: Task) -> Part:
         part.contract,
         gives=(Port((len(names) if names else outputs,)),),
         classes=names,
-        kind=task.kind,
+        kind="classes" if names else "regression",
         inputs=task.input_names or None,
     )
     return part.changed(contract=contract, module=part.module.eval())
