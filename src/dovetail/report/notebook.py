@@ -47,9 +47,8 @@ def _drawn(block: Block) -> str:
     elif isinstance(block, Table):
         found = _table(block)
     else:
-        draw = draw_heatmap if isinstance(block, Heatmap) else draw_figure
-        picture = standalone(draw(block)).encode()
-        source = b64encode(picture).decode()
+        drawing = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
+        source = b64encode(standalone(drawing).encode()).decode()
         found = f'<img alt="{escape(block.title)}" src="data:image/svg+xml;base64,{source}">'
     if len(found) > _MOST_BLOCK:
         return f"<p>{type(block).__name__} of {len(found):,} bytes not shown.</p>"
