@@ -37,6 +37,7 @@ from dovetail.parts.joining import join
 from dovetail.parts.part import Part
 from dovetail.ranking.task_map import TaskMap
 from dovetail.report.page import write_report
+from dovetail.reuse.fitting import fit as fit_task
 from dovetail.reuse.fitting_record import Fitting
 from dovetail.reuse.packing import pack_part
 from dovetail.settings.common import Common

@@ -104,7 +104,7 @@ def fit_familiar(
     u = z / norm
     mean = u.mean(0)
     u = u - mean
-    groups = [labels == label for label in labels.unique()] if labels is not None else []
+    groups = [labels == label for label in torch.unique(labels)] if labels is not None else []
     means = torch.stack([u[group].mean(0) for group in groups] or [mean.new_zeros(len(mean))])
     within = u.clone()
     for group, centre in zip(groups, means, strict=False):

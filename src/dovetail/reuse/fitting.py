@@ -18,7 +18,6 @@ import base64
 import io
 import math
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from dovetail.core.views import Picture
 from dovetail.core.words import listed
 from dovetail.measure.calibration import fit_temperature
 from dovetail.measure.evaluate import confusion, measure, need_test, with_measures
-from dovetail.measure.familiar import familiar_with
+from dovetail.measure.familiar import knowing
 from dovetail.measure.intervals import paired_difference, share_interval
 from dovetail.parts.heads import with_temperature
 from dovetail.parts.part import Part
@@ -152,8 +151,7 @@ def fit(
     chosen = search.best()
     part, temperature = _calibrated(chosen, task)
     part, size = _packed(part, task, points)
-    with suppress(DovetailError):  # of few examples it is not known what is like them
-        part = part.changed(familiar=familiar_with(part, search.open))
+    part = knowing(part, search.open)
     record = _measured(part, task, confidence, seed)
     return Fitted(
         with_measures(part, {f"test {name}": value for name, value in record.measures.items()}),
