@@ -87,6 +87,19 @@ def test_bad_luck_is_one_line(run, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_tiny_and_oblong_images_are_no_reason_to_fail(run, tmp_path):
+    for name, (height, width) in {"tiny": (4, 4), "oblong": (6, 40)}.items():
+        draw = np.random.default_rng(0)
+        x = draw.integers(0, 128, (120, height, width), np.uint8)
+        y = np.arange(120) % 2
+        np.savez(tmp_path / f"{name}.npz", x=x + 127 * y[:, None, None].astype(np.uint8), y=y)
+        said = run("fit", f"{name}.npz", "-o", name, "--json", *QUICK)
+        assert said.code == 0, said.err
+        assert said.json["value"] > 0.8
+        ways = {row["how"]: row["why_not"] for row in said.json["tried"]}
+        assert ways == {"closed form": "", "from scratch": ""}
+
+
 def test_two_images_a_class_and_no_time_still_give_a_model(run, tmp_path):
     few = photos(tmp_path / "few", each=2)
     said = run("fit", few, "--no-released", "--minutes", "0.001", "--json")

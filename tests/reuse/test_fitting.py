@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 
 import dovetail as dt
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.reuse import fitting, fitting_attempts
+from dovetail.reuse import fitting, fitting_attempts, fitting_model
 from dovetail.reuse.fitting_attempts import (
     Attempt,
     _in_folds,
@@ -159,7 +159,7 @@ def test_numbers_have_an_interval_too():
 
 
 def test_a_given_part_is_ranked_at_its_cuts_and_adapted(shapes, network):
-    found = fitting.fit(shapes, {"bars": network}, **QUICK)
+    found = fitting.fit(shapes, parts={"bars": network}, **QUICK)
     names = {place.part for place in found.ranking.places}
     assert any(name.startswith("bars at ") for name in names)
     tried = {row.how for row in found.record.tried if row.network in names}
@@ -167,7 +167,7 @@ def test_a_given_part_is_ranked_at_its_cuts_and_adapted(shapes, network):
     assert tried
     assert len(found.record.per_class) == 2
     wrong = round((1 - found.record.value) * found.record.n)
-    assert len(found.record.mistakes) == min(wrong, fitting.THUMBNAILS)
+    assert len(found.record.mistakes) == min(wrong, fitting_model.THUMBNAILS)
 
 
 def test_packing_stays_within_its_points(shapes):
@@ -188,7 +188,7 @@ def test_without_a_second_to_spare_there_is_still_a_model(shapes):
 
 
 def test_the_same_seed_gives_the_same_model(shapes, network):
-    one, two = (fitting.fit(shapes, {"bars": network}, **QUICK) for _ in range(2))
+    one, two = (fitting.fit(shapes, parts={"bars": network}, **QUICK) for _ in range(2))
     assert one.part.digest == two.part.digest
     assert one.record.value == two.record.value
 
@@ -198,13 +198,13 @@ def test_interrupted_and_called_again_it_gives_the_same_model(
     shapes, network, monkeypatch, tmp_path, stop_after
 ):
     whole = counted(monkeypatch)
-    wanted = fitting.fit(shapes, {"bars": network}, **QUICK)
+    wanted = fitting.fit(shapes, parts={"bars": network}, **QUICK)
     counted(monkeypatch, stop_after)
-    part_way = fitting.fit(shapes, {"bars": network}, kept=tmp_path, **QUICK)
+    part_way = fitting.fit(shapes, parts={"bars": network}, kept=tmp_path, **QUICK)
     assert any("interrupted" in note for note in part_way.record.notes)
     assert sum(row.held_out is not None for row in part_way.record.tried) == stop_after
     rest = counted(monkeypatch)
-    again = fitting.fit(shapes, {"bars": network}, kept=tmp_path, **QUICK)
+    again = fitting.fit(shapes, parts={"bars": network}, kept=tmp_path, **QUICK)
     assert again.part.digest == wanted.part.digest
     assert rest == whole[stop_after:]
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_fitted_is_told_at_once(wine):
 
 def test_a_part_for_other_inputs_is_named_and_the_rest_goes_on(wine):
     strange = dt.build("lenet5", channels=3, size=8)
-    found = fitting.fit(wine, {"strange": strange}, **QUICK)
+    found = fitting.fit(wine, parts={"strange": strange}, **QUICK)
     assert any("strange" in note for note in found.record.notes)
 
 

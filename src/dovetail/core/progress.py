@@ -58,7 +58,8 @@ def progress(
                 bars.update(task, advance=steps, words=one_line(words), visible=late)
 
             yield step
-            bars.remove_task(task)
+            if bars is outer:
+                bars.remove_task(task)
     finally:
         _OUTER.reset(token)
 

@@ -50,7 +50,7 @@ def fit(
     candidates = _shelved(frame, parts)
     facts = {"task": task, "parts": dict(candidates or {}), "seed": frame.seed, **options}
     kept = folder.absolute().parent / RUNS / f"{key_of(facts)}.fit"
-    fitted = fit_task(task, candidates, seed=frame.seed, kept=kept, **options)
+    fitted = fit_task(task, parts=candidates, seed=frame.seed, kept=kept, **options)
     record = fitted.record
     fitted.part.save_pretrained(folder, overwrite=overwrite)
     records = [record] + ([] if fitted.ranking is None else [fitted.ranking])

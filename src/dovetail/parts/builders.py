@@ -76,7 +76,6 @@ def _signature(make: Make) -> tuple[Mapping[str, inspect.Parameter], dict[str, A
 _OURS = {
     "mlp": "mlp",
     "patch-mlp": "patches",
-    "boosted-trees": "trees",
     "lenet5": "lenet",
     "resnet8": "resnet",
     "resnet20": "resnet",
@@ -87,6 +86,7 @@ _OURS = {
     "efficientnet-lite0": "efficientnet",
     "efficientnet-lite1": "efficientnet",
     "efficientnet-lite2": "efficientnet",
+    "boosted-trees": "trees",
 }
 """Our own builders, and the file of the zoo that registers each."""
 

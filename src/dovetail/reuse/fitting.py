@@ -14,31 +14,22 @@ Both sides are the same on every machine; only the time that is left is not.
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor
 
 from dovetail.core.errors import DovetailError, SettingsError, TaskError, first_line
 from dovetail.core.files import write_whole
 from dovetail.core.progress import Tick, progress
 from dovetail.core.records import load_record
-from dovetail.core.seeds import generator
-from dovetail.core.views import Picture
 from dovetail.core.words import listed
-from dovetail.measure.calibration import fit_temperature
-from dovetail.measure.evaluate import confusion, measure, need_test, with_measures
+from dovetail.measure.evaluate import need_test, with_measures
 from dovetail.measure.familiar import knowing
-from dovetail.measure.intervals import paired_difference, share_interval
-from dovetail.parts.heads import with_temperature
+from dovetail.measure.intervals import paired_difference
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Parts
 from dovetail.ranking.ranker import rank
@@ -55,15 +46,13 @@ from dovetail.reuse.fitting_attempts import (
     folds_for,
     keep,
     kept_attempt,
-    outputs_for,
     sealed,
     small_network,
 )
 from dovetail.reuse.fitting_candidates import candidates_for, multiply_adds
-from dovetail.reuse.fitting_record import ClassScore, Fitting, Tried
-from dovetail.reuse.packing import pack_part
+from dovetail.reuse.fitting_model import calibrated, log_loss, measured, packed, plain_bytes
+from dovetail.reuse.fitting_record import Fitting, Tried
 from dovetail.settings.fit import Fitting as Declared
-from dovetail.tasks.arrays import as_float
 from dovetail.tasks.task import Task
 
 __all__ = ["Fitted", "fit"]
@@ -81,10 +70,6 @@ RANKING_SHARE, LAST_SHARE = 0.3, 0.15
 """Of the time: for the ranking at most; and kept for packing and measuring."""
 SPEED = 1e10
 """Multiply-adds a second of a small network in training, to plan by."""
-RESAMPLES = 1000
-THUMBNAILS, THUMB = 12, 96
-PACKINGS = (3, 4, 6)
-"""Bits beyond the entropy rule's, the fewest first."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +88,8 @@ class Fitted:
 
 def fit(
     task: Task,
-    parts: Parts | None = None,
     *,
+    parts: Parts | None = None,
     minutes: float = Declared.minutes,
     released: bool = Declared.released,
     sizes: tuple[int, ...] = Declared.sizes,
@@ -149,10 +134,10 @@ def fit(
     with progress(f"fitting {task.name}", 100, show=show) as step:
         search.run(step)
     chosen = search.best()
-    part, temperature = _calibrated(chosen, task)
-    part, size = _packed(part, task, points)
+    part, temperature = calibrated(chosen, task)
+    part, size = packed(part, task, points)
     part = knowing(part, search.open)
-    record = _measured(part, task, confidence, seed)
+    record = measured(part, task, confidence, seed)
     return Fitted(
         with_measures(part, {f"test {name}": value for name, value in record.measures.items()}),
         replace(
@@ -161,7 +146,7 @@ def fit(
             how=chosen.attempt.how,
             **search.facts(chosen),
             bytes=size,
-            plain_bytes=_plain_bytes(part),
+            plain_bytes=plain_bytes(part),
             temperature=temperature,
             seconds=time.perf_counter() - began,
             settings={**about, "sizes": list(sizes), "seed": seed, "released": released}
@@ -399,7 +384,7 @@ class _Search:
             for done in every
             if not paired_difference(right[id(done)], right[id(top)], confidence=0.8).low > 0
         ]
-        return min(close, key=lambda done: _log_loss(done, self.open))
+        return min(close, key=lambda done: log_loss(done, self.open))
 
     def _hoped_for(self, done: Done) -> float:
         what = done.attempt
@@ -458,130 +443,10 @@ class _Search:
                     how=what.how,
                     expected=self._expected(what.network) if known else None,
                     held_out=measures.get("accuracy", measures.get("r2")),
-                    log_loss=_log_loss(done, self.open) if "nll" in measures else None,
+                    log_loss=log_loss(done, self.open) if "nll" in measures else None,
                     seconds=done.seconds,
                 )
             )
         rows.sort(key=lambda one: -(one.held_out if one.held_out is not None else -math.inf))
         failed = [Tried(w.network, w.how, why_not=why) for w, why in self.failed.items()]
         return rows + failed
-
-
-# The model that was chosen ------------------------------------------------------------------------
-
-
-def _log_loss(done: Done, task: Task) -> float:
-    targets = task.targets[done.rows]
-    temperature = fit_temperature(done.outputs, targets, unknown=1.0)
-    return measure(done.outputs / temperature, targets, task)["nll"]
-
-
-def _calibrated(chosen: Done, task: Task) -> tuple[Part, float | None]:
-    """The model with the temperature of the least log loss on labels held out, where it has one."""
-    if task.kind != "classes" or not len(chosen.rows):
-        return chosen.part, None
-    temperature = fit_temperature(chosen.outputs, task.targets[chosen.rows], unknown=1.0)
-    return with_temperature(chosen.part, temperature), temperature
-
-
-def _packed(part: Part, task: Task, points: float) -> tuple[Part, int]:
-    """The smallest of a few packings that costs no more than it may on validation; its bytes."""
-    rows = task.indices("validation")
-    if points == 0 or not len(rows):
-        return part, _plain_bytes(part)
-    targets = task.targets[rows]
-    name = "accuracy" if task.kind == "classes" else "r2"
-    before = measure(outputs_for(part, task, rows), targets, task)[name]
-    for extra_bits in PACKINGS:
-        packed = pack_part(part, extra_bits=extra_bits)
-        after = measure(outputs_for(packed.part, task, rows), targets, task)[name]
-        if 100 * (before - after) <= points:
-            return packed.part, packed.record.size
-    return part, _plain_bytes(part)
-
-
-def _plain_bytes(part: Part) -> int:
-    return sum(tensor.nbytes for tensor in part.module.state_dict().values())
-
-
-def _measured(part: Part, task: Task, confidence: float, seed: int) -> Fitting:
-    """The test split, looked at once."""
-    rows = task.indices("test")
-    outputs, targets = outputs_for(part, task, rows).double(), task.targets[rows]
-    measures = measure(outputs, targets, task)
-    about: dict[str, Any] = {"task": task.name, "network": "", "how": "", "n": len(rows)}
-    about |= {"measures": measures, "confidence": confidence}
-    if task.kind == "regression":
-        low, high = _r2_interval(outputs, targets, confidence, seed)
-        return Fitting(measure="r2", value=measures["r2"], low=low, high=high, **about)
-    right = outputs.argmax(1) == targets
-    low, high = share_interval(int(right.sum()), len(rows), confidence=confidence)
-    counts = confusion(outputs.argmax(1), targets, len(task.classes))
-    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
-    return Fitting(
-        measure="accuracy",
-        value=measures["accuracy"],
-        low=low,
-        high=high,
-        chance=1 / len(task.classes),
-        classes=task.classes,
-        confusion=tuple(tuple(row) for row in shares.tolist()),
-        per_class=tuple(_class_scores(counts, task.classes)),
-        mistakes=tuple(_mistakes(outputs, targets, rows, task)),
-        **about,
-    )
-
-
-def _class_scores(counts: Tensor, classes: tuple[str, ...]) -> list[ClassScore]:
-    scores = []
-    for i, name in enumerate(classes):
-        row = counts[i].clone()
-        n, right = int(row.sum()), int(row[i])
-        row[i] = 0
-        taken_for = classes[int(row.argmax())] if int(row.max()) else ""
-        scores.append(ClassScore(name, n, right / max(n, 1), taken_for))
-    return scores
-
-
-def _r2_interval(
-    outputs: Tensor, targets: Tensor, confidence: float, seed: int
-) -> tuple[float, float]:
-    """Quantiles of R² over resamples of the examples."""
-    y = targets.double().reshape(len(targets), -1)
-    z = outputs.reshape(y.shape)
-    picked = torch.randint(len(y), (RESAMPLES, len(y)), generator=generator(seed, "interval"))
-    errors = (z - y).square().sum(1)[picked].mean(1)
-    spread = torch.stack([(y[one] - y[one].mean(0)).square().sum(1).mean() for one in picked])
-    values = 1 - errors / spread.clamp(min=1e-12)
-    tail = (1 - confidence) / 2
-    low, high = (float(values.quantile(share)) for share in (tail, 1 - tail))
-    return low, high
-
-
-def _mistakes(outputs: Tensor, targets: Tensor, rows: Tensor, task: Task) -> list[Picture]:
-    """The images whose wrong class was given the most probability, small enough for a page."""
-    if len(task.input_shape) != 3:
-        return []
-    shares = outputs.softmax(1)
-    sure, said = shares.max(1)
-    wrong = (said != targets).nonzero()[:, 0]
-    worst = wrong[sure[wrong].argsort(descending=True, stable=True)][:THUMBNAILS]
-    return [
-        Picture(
-            _thumbnail(task.inputs[rows[i]]),
-            f"{task.classes[int(targets[i])]}, taken for {task.classes[int(said[i])]} "
-            f"({float(sure[i]):.0%})",
-        )
-        for i in worst
-    ]
-
-
-def _thumbnail(image: Tensor) -> str:
-    pixels = (as_float(image[None])[0].clamp(0, 1) * 255).round().byte().movedim(0, -1).numpy()
-    shown = Image.fromarray(
-        np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    )
-    shown.thumbnail((THUMB, THUMB))
-    file = io.BytesIO()
-    shown.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()

@@ -66,7 +66,7 @@ PASSES = {"probe": 1.0, "linearized": 6.0, "finetune": 24.0}
 Fine-tuning takes eight passes forwards and, twice as long each, backwards."""
 
 SCRATCH, PERCEPTRON, SOLVED, TREES = "from scratch", "perceptron", "closed form", "boosted trees"
-SIDE = 32
+SIDE, LEAST_SIDE = 32, 8
 """Of images that small networks begin with: larger ones are averaged."""
 EPOCHS, STEPS, BATCH = 30, 600, 64
 """Of networks that begin with nothing: epochs at least, and steps."""
@@ -224,7 +224,7 @@ def small_network(task: Task, seed: int) -> tuple[Part, int]:
     shape, outputs = task.input_shape, task.outputs
     if len(shape) == 1:
         return build("mlp", shape=shape, hidden=(128, 128), classes=outputs, seed=seed), epochs
-    side = min(SIDE, *shape[1:])
+    side = _side(task)
     return build("resnet8", channels=shape[0], size=side, classes=outputs, seed=seed), epochs
 
 
@@ -234,9 +234,14 @@ def _trained(task: Task, seed: int) -> Part:
     usual: Any = {"epochs": epochs, "batch_size": BATCH, "seed": seed, "show": False}
     if len(task.input_shape) == 1:
         return end_to_end(net, task, optimiser="adamw", lr=3e-3, weight_decay=0.01, **usual).part
-    side = min(SIDE, *task.input_shape[1:])
+    side = _side(task)
     how = replace(preprocess_for(task), size=(side, side))
     return end_to_end(net, task, preprocess=how, lr=0.05, weight_decay=5e-4, **usual).part
+
+
+def _side(task: Task) -> int:
+    """Of images that a residual network is given: no less than it takes."""
+    return min(SIDE, max(LEAST_SIDE, *task.input_shape[1:]))
 
 
 def _small(task: Task) -> tuple[Task, Preprocess | None]:
