@@ -25,7 +25,8 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.parts.heads import head_like
 from dovetail.reuse.devices import shared_head
-from dovetail.reuse.extension import extend_classes, judge_extension
+from dovetail.reuse.extension import extend_classes
+from dovetail.reuse.judged_extension import judge_extension
 from dovetail.tasks.derive import only_classes
 
 REFERENCE, PHONE, CAMERA = "resnet8", "mobilenetv2", "lenet5"

@@ -22,12 +22,12 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.parts.norms import Norms
+from dovetail.parts.norms import Statistics
 from dovetail.parts.zoo.layers import UnitLength
 from dovetail.parts.zoo.lenet import lenet5
 
 PAIR = "mnist, changed"
-POLICIES = get_args(Norms)
+POLICIES = get_args(Statistics)
 BATCH = "batch norm"
 UNIT_WEIGHT = 0.01  # features are some twenty long at first, so that the loss is of the order of 1
 VARIANTS = (BATCH, "layer norm", "instance norm", "unit length at the seam", "unit-length loss")

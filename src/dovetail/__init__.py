@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dovetail.ranking.ranker import rank as rank
     from dovetail.reuse.explain import explain_fit as explain_fit
     from dovetail.reuse.exporting import export as export
+    from dovetail.reuse.fitting import fit as fit
     from dovetail.reuse.packing import pack_part as pack_part
     from dovetail.shelf.store import Shelf as Shelf
     from dovetail.tasks.load import load_task as load_task
@@ -75,6 +76,7 @@ _HOMES = {
     "features": "measure.features",
     # choose
     "rank": "ranking.ranker",
+    "fit": "reuse.fitting",
     # keep
     "Shelf": "shelf.store",
     "pack_part": "reuse.packing",

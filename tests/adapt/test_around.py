@@ -10,11 +10,13 @@ from torch import nn
 import dovetail as dt
 from dovetail.adapt import LinearizedClassifier, Probe
 from dovetail.adapt import around as around_module
+from dovetail.adapt import guarded as guarded_module
 from dovetail.adapt.around import late_point, place, posterior_at, scale_at
 from dovetail.adapt.laplace import site_roots
 from dovetail.adapt.linear_model import LinearModel, Readout
 from dovetail.adapt.networks import front_of
 from dovetail.adapt.posterior import centred
+from dovetail.adapt.tuning import Moves
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.linalg.tangent import TangentFeatures
 from dovetail.parts.part import build
@@ -214,3 +216,37 @@ def test_unknown_places_are_refused(low):
     (x, y), _, _ = high(2)
     with pytest.raises(SettingsError, match="around is one of auto, head, again, start"):
         LinearizedClassifier(low, around="there").fit(x, y.numpy())
+
+
+def test_folds_are_averaged_where_they_hold_every_label(low, monkeypatch):
+    (x, y), _, _ = high(6)
+    front, classes = front_of(low), 5
+    seen = []
+    whole = guarded_module._mean_of
+    monkeypatch.setattr(
+        guarded_module, "_mean_of", lambda fronts: seen.append(len(fronts)) or whole(fronts)
+    )
+
+    def free(one):
+        one.part.module.requires_grad_(True)
+        return True
+
+    def run(**asked):
+        moves = Moves(6, 16, 3e-3)
+        return guarded_module.tuned_if_better(front, x, y, classes, moves, free=free, **asked)
+
+    mean, last = run(averaged=True, stops=1), run(stops=1)
+    assert mean.losses[0] == last.losses[0]  # of the same folds
+    assert mean.losses[6] == pytest.approx(last.losses[6], rel=0.2)  # heads of other penalties
+    assert mean.chosen == last.chosen == "fine-tuned"
+    assert seen == [3]
+    start, near, far = (
+        torch.cat([p.detach().flatten() for p in each.part.module.parameters()])
+        for each in (front, mean.front, last.front)
+    )
+    way, other = near - start, far - start
+    # Near its start the network is linear: the mean of the folds goes the way that all labels go.
+    assert float(way @ other / (way.norm() * other.norm())) > 0.5
+    monkeypatch.setattr(guarded_module, "ENOUGH", 10)  # one fold decides, and is not all labels
+    run(averaged=True, stops=1)
+    assert seen == [3]

@@ -98,7 +98,7 @@ def test_where_moving_does_not_help_the_result_is_the_probe(near, monkeypatch, h
     part = build("mlp", shape=(2,), hidden=(16,), seed=1)
     if how == "features are lost":
 
-        def lost(front, head, inputs, codes, moves, marks, *, seed):
+        def lost(front, head, inputs, codes, moves, marks, *, step, seed):
             for mark in marks:
                 front.part.module.requires_grad_(False)
                 for tensor in front.part.module.parameters():

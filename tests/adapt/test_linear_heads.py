@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from references import bayes_linear, logistic
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
-from dovetail.adapt.linear_heads import evidence_of, fit_bayes, fit_logistic
+from dovetail.adapt.linear_heads import _solve, evidence_of, fit_bayes, fit_logistic
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.linalg.ridge import fit as fit_ridge
 
@@ -207,6 +207,19 @@ def test_one_row_a_class_has_nothing_to_hold_out():
     path = fit_logistic(x, codes, 3)
     assert path.loss is None
     assert torch.equal(path.head(x).argmax(1), codes)
+
+
+def test_heads_solved_at_once_are_those_solved_alone():
+    draw = torch.Generator().manual_seed(0)
+    z, codes = torch.randn(30, 4, generator=draw).double(), torch.arange(30) % 3
+    counts = torch.randint(0, 2, (30, 2), generator=draw).double()
+    start = torch.zeros(5, 2, 3, dtype=torch.float64)
+    both = _solve(z, codes, 0.3, start, counts)
+    for place in range(2):
+        some = counts[:, place] > 0
+        every = torch.ones(int(some.sum()), 1, dtype=torch.float64)
+        alone = _solve(z[some], codes[some], 0.3, start[:, :1], every)[:, 0]
+        torch.testing.assert_close(both[:, place], alone, atol=1e-4, rtol=1e-4)
 
 
 def test_a_class_of_one_row_is_never_held_out():

@@ -75,7 +75,7 @@ def test_what_is_tuned_is_the_same_as_well(prior):
     new = data(1)[0]
     for make, target in (
         (LinearizedRegressor(Double(1), prior=prior, noise=0.1), y),
-        (LinearizedClassifier(Double(3), prior=prior), labels),
+        (LinearizedClassifier(Double(3), prior=prior, around="start"), labels),
     ):
         weighed = clone(make).fit(x, target, sample_weight=TIMES)
         twin = clone(make).fit(*repeated(x, target))

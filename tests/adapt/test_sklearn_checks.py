@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 from dovetail.adapt.ablr import AdaptiveBayesianRegressor
 from dovetail.adapt.classifier import LinearizedClassifier
@@ -20,20 +20,32 @@ QUICK = [
 ]
 
 
-def too_fine(estimator):
-    """Checks with a tolerance that float32 features meet on some processors only."""
-    if not isinstance(estimator, LinearizedClassifier):
-        return {}
-    why = "asks for 1e-7 of float32 features; test_sample_weights.py asks for what they have"
-    return {"check_sample_weight_equivalence_on_dense_data": why}
+TOO_FINE = "check_sample_weight_equivalence_on_dense_data"
+"""It asks for 1e-7 of float32 features, which some processors meet and others do not: it is neither
+passed nor failed for sure.  ``test_sample_weights.py`` asks for what those features have."""
 
 
-@parametrize_with_checks([*AS_THEY_COME, *QUICK], expected_failed_checks=too_fine)
-def test_is_a_scikit_learn_estimator(estimator, check):
+def name_of(check):
+    return getattr(check, "func", check).__name__
+
+
+def run(estimator, check):
+    if isinstance(estimator, LinearizedClassifier) and name_of(check) == TOO_FINE:
+        pytest.skip("test_sample_weights.py asks for it, with the digits of float32")
     check(estimator)
+
+
+@parametrize_with_checks([*AS_THEY_COME, *QUICK])
+def test_is_a_scikit_learn_estimator(estimator, check):
+    run(estimator, check)
 
 
 @pytest.mark.slow
-@parametrize_with_checks([kind() for kind in COSTLY], expected_failed_checks=too_fine)
+@parametrize_with_checks([kind() for kind in COSTLY])
 def test_is_a_scikit_learn_estimator_with_its_default_arguments(estimator, check):
-    check(estimator)
+    run(estimator, check)
+
+
+def test_only_one_check_is_left_out_and_it_is_there():
+    every = [name_of(check) for _, check in estimator_checks_generator(LinearizedClassifier())]
+    assert every.count(TOO_FINE) == 1

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dovetail.adapt.networks import Front, front_of
-from dovetail.adapt.tuning import LEAST, Moves, hot_temperature, moved
+from dovetail.adapt.tuning import LEAST, Moves, _AdamW, hot_temperature, moved
 from dovetail.core.errors import ContractError
 from dovetail.linalg.ridge_sums import Linear
 from dovetail.parts.part import build
@@ -52,6 +52,28 @@ def test_one_step_is_one_of_adamw_on_the_mean_loss_of_all():
         front.part.module.parameters(), twin.part.module.parameters(), strict=True
     ):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_many_steps_are_those_of_adamw():
+    weights = [torch.randn(4, 3), torch.randn(3)]
+    twins = [torch.nn.Parameter(each.clone()) for each in weights]
+    mine, theirs = _AdamW(weights, 0.1), torch.optim.AdamW(twins, lr=0.01, weight_decay=0.1)
+    for step in range(20):
+        slopes = [torch.sin(each + step) for each in weights]
+        for twin, slope in zip(twins, slopes, strict=True):
+            twin.grad = slope.clone()
+        mine(slopes, 0.01)
+        theirs.step()
+    for weight, twin in zip(weights, twins, strict=True):
+        torch.testing.assert_close(weight, twin.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_every_step_is_told():
+    front = front_of(build("mlp", shape=(3,), hidden=(5,), classes=2))
+    head, told = Linear(torch.ones(5, 2), torch.zeros(2), 1.0), []
+    codes = torch.arange(6) % 2
+    list(moved(front, head, torch.randn(6, 3), codes, Moves(3, 4, 0.1), [1, 3], step=told.append))
+    assert len(told) == 3
 
 
 def test_it_stops_at_the_marks_and_goes_on_from_there():

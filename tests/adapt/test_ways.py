@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from dovetail.adapt.probe import Probe
 from dovetail.adapt.ways import WAYS, Choices, compare_ways, drawn
 from dovetail.adapt.ways_record import Adaptation, Trial
 from dovetail.core.errors import SettingsError, ShelfError, TaskError
@@ -152,6 +153,78 @@ def test_labels_are_drawn_from_train_only(waves):
     assert not small.indices("train").equal(drawn(waves, 7, seed=4).indices("train"))
 
 
+def test_all_labels_are_all_of_them_once(part, task):
+    found = compare_ways(part, task, ways=["probe"], labels=(2, "all"), draws=2)
+    few, again, every = found.record.trials
+    assert (few.n, again.n, every.n) == (6, 6, task.size("train"))
+    assert found.record.summary.startswith("With all labels: probe reaches")
+    table = next(block for block in found.record.view() if isinstance(block, Table))
+    assert [row[0] for row in table.rows] == [2, "all"]
+    assert found.estimators["probe"].score(*_named(task)) == pytest.approx(
+        every.measures["accuracy"]
+    )
+    assert compare_ways(part, task, ways=["probe"], labels="all").record.trials[0].n == every.n
+
+
+def _named(task):
+    x, y = task.subset("test")
+    return x, np.array(task.classes)[y.numpy()]
+
+
+def test_all_numbers(waves):
+    found = compare_ways(build("mlp", shape=(1,), classes=1), waves, ways=["probe"], labels=["all"])
+    assert found.record.trials[0].n == waves.size("train")
+
+
+@pytest.fixture
+def stopped_in_finetuning(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dovetail.adapt.ways.FineTuned.fit", interrupted)
+
+
+def test_what_was_done_before_an_interrupt_is_measured(part, task, stopped_in_finetuning):
+    found = compare_ways(part, task, labels=(2, 5), ways=["probe", "finetune"])
+    assert found.stopped == "finetune with 2 labels"
+    assert list(found.estimators) == ["probe"]
+    assert found.best == "probe"
+    assert [trial.how for trial in found.record.trials] == ["probe"]
+    assert "Stopped at finetune with 2 labels" in str(found.record.view())
+    with pytest.raises(KeyboardInterrupt):
+        compare_ways(part, task, ways=["finetune"])
+
+
+def test_a_way_that_was_stopped_later_leaves_the_most_labels_done(part, task, monkeypatch):
+    whole = Probe.fit
+
+    def until_five(self, X, y):
+        if len(y) > 10:
+            raise KeyboardInterrupt
+        return whole(self, X, y)
+
+    monkeypatch.setattr("dovetail.adapt.ways.Probe.fit", until_five)
+    found = compare_ways(part, task, labels=(2, 5), ways=["linearized", "probe"])
+    assert found.stopped == "probe with 5 labels"
+    assert list(found.estimators) == ["linearized"]
+    assert len(found.record.trials) == 3
+    assert found.record.summary.startswith("With 5 labels a class: linearized")
+    found.record.view()
+
+
+def test_the_best_of_what_was_done_is_shelved(part, tmp_path, stopped_in_finetuning):
+    shelf = Shelf(tmp_path / "shelf")
+    shelf.add(part, "net")
+    how = ["probe", "finetune"]
+    said = adapt("net", "digits[3,1,0]", how=how, labels=[2], shelf=shelf.folder)
+    assert said.data["kept"] == "probe"
+    assert said.data["stopped"] == "finetune with 2 labels"
+    unlucky = adapt(
+        "net", "digits[3,1,0]", how=how, labels=[2], keep="finetune", shelf=shelf.folder
+    )
+    assert unlucky.data["ref"] is None
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -159,6 +232,8 @@ def test_labels_are_drawn_from_train_only(waves):
         ({"ways": []}, SettingsError, "name a way"),
         ({"ways": ["probe", "probe"]}, SettingsError, "twice"),
         ({"labels": (0,)}, SettingsError, "counts from 1"),
+        ({"labels": ("every",)}, SettingsError, "or of labels 'all'"),
+        ({"choices": Choices(method="magic")}, SettingsError, "method is one of"),
         ({"draws": 0}, SettingsError, "counts from 1"),
         ({"labels": (5000,)}, TaskError, "not 5000"),
         ({"choices": Choices(temperature="hot")}, SettingsError, "'none' or 'validation'"),
@@ -219,3 +294,21 @@ def test_a_plan_measures_and_keeps_nothing(part, tmp_path):
     json.dumps(said.data)
     assert said.records == ()
     assert len(shelf) == 1
+    head, both = said.data["groups"].values()
+    assert head["passes"] == 1.0
+    assert both["passes"] > 1.0
+    assert both["bytes"] > head["bytes"] > 0
+    whole = adapt("net", "digits[3,1,0]", labels=["all"], plan=True, shelf=shelf.folder)
+    assert whole.data["labels"] == load_task("digits[3,1,0]").size("train")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"method": "magic"}, "method is one of"), ({"keep": "nothing"}, "keep is one of")],
+)
+def test_a_plan_refuses_what_the_run_would(part, tmp_path, monkeypatch, wrong, words):
+    shelf = Shelf(tmp_path / "shelf")
+    shelf.add(part, "net")
+    monkeypatch.setattr("dovetail.jobs.adapt.estimator_for", None)  # before any work
+    with pytest.raises(SettingsError, match=words):
+        adapt("net", "digits[3,1,0]", plan=True, shelf=shelf.folder, **wrong)

@@ -63,15 +63,26 @@ def test_a_mistake_is_one_line(shelved, tmp_path, words, told):
     assert len(list((tmp_path / "shelf").glob("net*"))) == 1
 
 
-def test_an_interrupt_leaves_nothing(shelved, tmp_path, monkeypatch):
+def test_an_interrupt_before_anything_is_done_leaves_nothing(shelved, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dovetail.adapt.ways.Probe.predict_proba", interrupted)
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    said = shelved(TASK, "--labels", "2", "--how", "linearized,probe", "--record", "r")
+    said = shelved(TASK, "--labels", "2", "--how", "probe", "--record", "r")
     assert said.code == 130
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    said = shelved(TASK, "--labels", "2", "--how", "linearized,probe")
+    assert said.code == 130
+    assert "is on the shelf: linearized" in said.out
+    assert "probe with 2 labels was stopped" in said.err
+
+
+def test_all_labels(shelved):
+    said = shelved(TASK, "--labels-per-class", "1,all", "--how", "probe", "--json")
+    one, every = said.json["trials"]
+    assert one["n"] == 3
+    assert every["n"] > 100
 
 
 def test_records_that_cannot_be_kept_are_refused_before_the_work(shelved, tmp_path):

@@ -7,7 +7,7 @@ from references.least_squares import best_map, explained
 from references.stitch import applied, rows_of
 from torch import nn
 
-from dovetail.closed_form.stitch import stitch
+from dovetail.closed_form.stitch import PENALTIES, stitch
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import generator
 from dovetail.measure.forward import outputs_of
@@ -233,3 +233,54 @@ def test_settings_that_are_none_are_refused(images):
     with pytest.raises(SettingsError, match="a Task or a tensor"):
         stitch(front, onto, [1, 2])
     assert stitch(front, onto, images[:2]).origin.settings["held_out"] == 1
+
+
+def few_and_wide(seed=3):
+    """A wide space, and another that is a noisy turn of it; far fewer inputs than channels."""
+    wide = build("mlp", shape=(8,), hidden=(60,), seed=0)
+    front, _ = cut(wide, at="hidden1")
+    onto, _ = cut(build("mlp", shape=(8,), hidden=(60,), seed=1), at="hidden1")
+    draw = generator(seed)
+    front, onto = (
+        part.changed(module=nn.Sequential(part.module, Noise(seed + place)))
+        for place, part in enumerate((front, onto))
+    )
+    return front, onto, torch.rand(75, 8, generator=draw)
+
+
+class Noise(nn.Module):
+    """Adds what no other front could know: the same for the same input."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(60, 60, generator=generator(seed)))
+
+    def forward(self, x):
+        return x + 0.3 * torch.sin(40 * x @ self.weight)
+
+
+def test_with_fewer_images_than_channels_a_penalty_is_chosen():
+    front, onto, x = few_and_wide()
+    plain, auto = stitch(front, onto, x, ridge=0.0), stitch(front, onto, x)
+    assert plain.origin.measured["r2"] > 0.99
+    assert auto.origin.settings["ridge"] > 0
+    assert auto.origin.settings["ridge_by"] == "held-out r2"
+    assert auto.origin.measured["held-out r2"] > plain.origin.measured["held-out r2"] + 0.1
+    others = torch.rand(500, 8, generator=generator(9))
+    wanted = outputs_of(onto, others)
+    errors = [(made(outputs_of(front, others)) - wanted).square().mean() for made in (plain, auto)]
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_the_chosen_penalty_is_the_best_of_those_tried_one_by_one():
+    front, onto, x = few_and_wide()
+    auto = stitch(front, onto, x)
+    (rows, _), _ = known_rows(front, onto, x)
+    unit = ((rows - rows.mean(0)) ** 2).sum() / rows.shape[1]
+    by_hand = {
+        share: stitch(front, onto, x, ridge=share * unit).origin.measured["held-out r2"]
+        for share in (0.0, *PENALTIES)
+    }
+    best = max(by_hand, key=by_hand.__getitem__)
+    assert auto.origin.settings["ridge"] == pytest.approx(best * unit, rel=1e-6)
+    assert auto.origin.measured["held-out r2"] == pytest.approx(by_hand[best], abs=1e-6)

@@ -37,6 +37,7 @@ def among_inputs(monkeypatch, fit):
         {"projection": "random", "hidden_layer_sizes": (20, 8)},
         {"projection": "random", "hidden_layer_sizes": (70,), "activation": "tanh"},
         {"projection": "pca", "hidden_layer_sizes": (20,), "ridge": 0.1, "solver": "eigen"},
+        {"projection": "labels", "hidden_layer_sizes": (1,), "ridge": 0.1},
         {"projection": "elm", "hidden_layer_sizes": (9,)},
         {"projection": "random", "hidden_layer_sizes": (20, 8), "rank": 5, "ema": 0.3},
     ],
@@ -55,6 +56,20 @@ def test_the_span_gives_what_the_inputs_give(wide, monkeypatch, asked, kind):
     assert net.record_.start.penalty == pytest.approx(slow.record_.start.penalty, rel=1e-9)
     if kind is PlatonicClassifier:
         assert net.temperature_ == pytest.approx(slow.temperature_, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_tries_that_differ_in_scale_alone_are_not_chosen_by_rounding(seed):
+    """One unit towards one target: of its sign all tries are the same but for their size."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(60, 400))
+    y = x[:, 0] + 0.1 * draw.normal(size=60)
+    turn = np.linalg.qr(draw.normal(size=(400, 400)))[0]  # says the same in other digits
+    asked = {"projection": "labels", "hidden_layer_sizes": (1,), "ridge": 0.1, "n_tries": 8}
+    asked |= {"random_state": seed, "scale_inputs": "together"}
+    plain, turned = (PlatonicRegressor(**asked).fit(each, y) for each in (x, x @ turn))
+    mine, theirs = plain.coefs_[0], turn @ turned.coefs_[0]
+    np.testing.assert_allclose(mine, theirs, atol=1e-8 * abs(mine).max())
 
 
 def test_the_span_is_of_rows_that_were_not_centred(wide, monkeypatch):

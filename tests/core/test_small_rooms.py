@@ -137,6 +137,25 @@ def test_nothing_is_shown_in_a_pipe(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_bars_inside_bars_are_shown_together_and_hidden_together(capfd):
+    with progress("outer", 1, show=True) as outer:
+        with progress("inner", 1, show=True) as inner:
+            inner("near the end")
+        outer("done")
+    said = capfd.readouterr().err
+    assert "outer" in said
+    assert "inner" in said
+    with progress("outer", 1, show=False), progress("inner", 1) as inner:
+        inner("unseen")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_bar_of_what_is_soon_done_is_never_seen(capfd):
+    with progress("quick", 1, show=True, after=3600.0) as step:
+        step("done")
+    assert "quick" not in capfd.readouterr().err
+
+
 def test_a_bar_is_shown_on_request(capfd):
     with progress("training", 2, show=True) as step:
         step("loss 1.0")

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from cli.console import call
 
 from dovetail.core.errors import ContractError, SettingsError
 from dovetail.jobs.cut import cut
@@ -10,6 +11,7 @@ from dovetail.jobs.predict import predict
 from dovetail.jobs.report import report
 from dovetail.measure.evaluate import evaluate
 from dovetail.measure.predict import predict as predict_inputs
+from dovetail.parts.norms import ONE_NETWORK, STRANGERS
 from dovetail.parts.part import build
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.load import load_task
@@ -81,6 +83,23 @@ def test_norms_are_recalibrated_on_the_training_images(shelf):
     )
     assert stored["measures"] != fresh["measures"]
     assert abs(stored["measures"]["accuracy"] - fresh["measures"]["accuracy"]) < 0.3
+
+
+def test_a_join_says_which_norms_it_has_chosen(shelf, capsys):
+    Shelf(shelf).add(build("lenet5", size=8, norm="batch", seed=1), "twin")
+    cut("net", "conv2", shelf=shelf), cut("twin", "conv2", shelf=shelf)
+    halves = call(capsys, "join", "net.front", "net.back", "--shelf", shelf)
+    assert f"Batch norms: stored statistics, because {ONE_NETWORK}." in halves.out
+    words = ("join", "net.front", "twin.back", "--force", "--shelf", shelf)
+    assert f"Batch norms: batch statistics, because {STRANGERS}." in call(capsys, *words).out
+    said = call(capsys, *words, "--task", "digits", "--name", "both", "--json").json
+    assert (said["norms"], said["norms_why"]) == ("recalibrated", STRANGERS)
+    kept = Shelf(shelf).get("both")
+    assert kept.origin.settings["norms"] == "recalibrated"
+    assert len(predict_inputs(kept, load_task("digits").inputs[:1]).labels) == 1
+    asked = call(capsys, *words, "--norms", "stored", "--json").json
+    assert asked["norms"] == "stored"
+    assert "norms_why" not in asked
 
 
 @pytest.mark.parametrize("form", ["npy", "npz"])

@@ -1,6 +1,7 @@
 """Packing a part: what decides the bits, what is measured, what the origin keeps."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -10,14 +11,17 @@ from safetensors.torch import save_file
 from dovetail.closed_form.estimators import PlatonicClassifier
 from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
+from dovetail.core.views import Figure, Table
 from dovetail.jobs.pack import pack, pack_all
 from dovetail.jobs.unpack import unpack, unpack_all
 from dovetail.measure.evaluate import evaluate
 from dovetail.pack.compressing import write
+from dovetail.pack.searching import Rise
 from dovetail.parts.builders import builder
 from dovetail.parts.cutting import cut
 from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import build
+from dovetail.reuse.pack_agreement import ExpectedPoints
 from dovetail.reuse.pack_losses import gradient_sizes, losses_with
 from dovetail.reuse.packing import pack_part
 from dovetail.shelf.store import Shelf
@@ -138,10 +142,15 @@ def test_tied_weights_within_a_budget():
     assert small.module.a.weight is small.module.b.weight
 
 
-def test_points_are_kept_on_the_validation_split(trained, digits):
-    small = pack_part(trained, digits, points=1.0).part
-    full = evaluate(trained, digits, split="validation").accuracy
-    assert evaluate(small, digits, split="validation").accuracy >= full - 0.01
+def test_points_are_expected_and_counted_on_the_validation_split(trained, digits):
+    small, _, search = pack_part(trained, digits, points=1.0)
+    points = ExpectedPoints(trained, digits)
+    before = points(trained.module.state_dict())
+    rise = Rise.between(before.numpy(), points(small.module.state_dict()).numpy(), search.margin)
+    assert (search.rise, search.most) == pytest.approx((rise.mean, rise.most))
+    assert rise.most <= 1.0
+    full, left = (evaluate(p, digits, split="validation").accuracy for p in (trained, small))
+    assert search.counted == pytest.approx(100 * (full - left))
 
 
 def test_the_same_seed_gives_the_same_container(trained):
@@ -300,8 +309,9 @@ def test_the_gradient_of_scores(digits):
 def test_a_budget_is_told_in_its_own_unit(trained, digits, tmp_path):
     search = pack_part(trained, digits, points=4.0).search
     assert (search.loss, search.budget) == ("points of accuracy", 4.0)
-    assert "the accuracy falls by" in search.summary
+    assert "the accuracy is expected to fall by" in search.summary
     assert "of 4 allowed" in search.summary
+    assert f"on {digits.size('validation')} validation examples" in search.summary
     assert "loss" not in search.summary
     assert "points" in search.view()[-1].y_label
     assert load_record(search.save(tmp_path / "s.json")) == search
@@ -309,11 +319,42 @@ def test_a_budget_is_told_in_its_own_unit(trained, digits, tmp_path):
     assert "the loss (cross-entropy in nats) rises by" in told
 
 
-def test_too_few_examples_for_the_budget_are_noted(trained, digits):
+def test_what_cannot_be_counted_is_noted(trained, digits):
     record = pack_part(trained, digits, points=0.1).record
-    assert "cannot tell a rise as small as the budget from chance" in record.note
-    assert record.view()[-1].text == record.note
+    assert record.ratio > 3  # far more than exact: what is expected resolves it
+    assert "0.1 points cannot be counted on 180 validation examples" in record.note
+    assert "2,574 of which none changes" in record.note  # 2.576 / 2576 are 0.1 points
+    assert record.view()[-1].text == record.brief()[-1].text == record.note
     assert pack_part(trained, digits, points=4.0).record.note == ""
+
+
+def test_a_budget_of_nothing_keeps_everything(trained, digits):
+    record = pack_part(trained, digits, points=0.0).record
+    assert "cannot tell a rise as small as the budget from chance" in record.note
+    assert {tensor.levels for tensor in record.tensors} == {None}
+
+
+def test_more_lost_than_expected_is_noted(trained, digits):
+    search = pack_part(trained, digits, points=1.0).search
+    assert "More is lost than was expected" not in search.note
+    worse = dataclasses.replace(search, counted=9.0, counted_error=2.0)
+    assert "More is lost than was expected: 9 ± 2 points" in worse.note
+
+
+def test_a_terminal_shows_the_largest_tensors_and_the_record_all():
+    part = build("mlp", shape=(32,), hidden=(32,) * 12, classes=10)
+    record = pack_part(part, bits=4).record
+    full, brief = (
+        next(block for block in view if isinstance(block, Table))
+        for view in (record.view(), record.brief())
+    )
+    assert len(full.rows) == 14  # a row a matrix, and one for all vectors
+    *largest, others = brief.rows
+    assert others[0] == "8 more rows, in --json and the record"
+    sizes = sorted((row[6] for row in full.rows), reverse=True)
+    assert [row[6] for row in largest] == sizes[:6]
+    assert sum(row[6] for row in brief.rows) == sum(sizes)
+    assert not any(isinstance(block, Figure) for block in record.brief())
 
 
 def test_flattened_tensors_are_named_for_a_part_and_a_shelf(trained, tmp_path):

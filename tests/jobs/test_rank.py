@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.core.errors import SettingsError, ShelfError
-from dovetail.jobs.cut import cut as cut_flow
+from dovetail.jobs.adapt import adapt
 from dovetail.jobs.rank import rank
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import build
@@ -46,8 +46,8 @@ def test_ranks_the_newest_of_all_that_take_inputs(shelf):
 def test_the_next_step_that_is_printed_works(shelf):
     outcome = rank(["digits"], parts=["lenet"], shelf=shelf, samples=150)
     said = next(block.text for block in outcome.view if "Next:" in getattr(block, "text", ""))
-    assert said == f"Next: dovetail cut lenet --at fc2 --shelf {shelf}"
-    cut_flow("lenet", "fc2", shelf=shelf, name="best")
+    assert said == f"Next: dovetail adapt lenet digits --at fc2 --shelf {shelf}"
+    adapt("lenet", "digits", at="fc2", shelf=shelf, how=["probe"], keep="none")
 
 
 def test_some_parts_by_name_pattern_and_layer(shelf):
@@ -67,6 +67,15 @@ def test_several_tasks_are_ranked_together(shelf, tmp_path):
     outcome = rank(["digits", "digits"], parts=["lenet", "small"], shelf=shelf, samples=100)
     assert outcome.data["places"][0]["part"] == "lenet"
     assert len(outcome.records) == 3
+
+
+def test_a_growing_sample(shelf):
+    outcome = rank(["digits"], shelf=shelf, samples=300, anytime=True)
+    (record,) = outcome.records
+    assert record.best.name == "lenet at fc2"
+    assert outcome.data["course"]["passes"] == record.course.passes < record.course.passes_in_full
+    with pytest.raises(SettingsError, match="seconds= is for anytime=True"):
+        rank(["digits"], shelf=shelf, seconds=3.0)
 
 
 def test_mistakes(shelf, tmp_path):

@@ -13,8 +13,10 @@ from dovetail.jobs.train import train
 from dovetail.parts.joining import join
 from dovetail.reuse.devices import shared_head
 from dovetail.reuse.domain import adapt_domain, judge_adaptation
-from dovetail.reuse.extension import extend_classes, judge_extension
-from dovetail.reuse.replacement import judge_replacement, replace_front
+from dovetail.reuse.extension import extend_classes
+from dovetail.reuse.judged_extension import judge_extension
+from dovetail.reuse.judged_replacement import judge_replacement
+from dovetail.reuse.replacement import replace_front
 from dovetail.reuse.transfer import transfer as try_fronts
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.load import load_task

@@ -94,8 +94,8 @@ def test_the_matrix_is_of_the_test_images_and_its_measures_are_kept(made, expect
             shelf.get(f"pair.{pair.head}.head").digest,
         ]
         assert (one.accuracy, one.n, one.split, one.norms) == (
-            *(pair.accuracy["batch"], pair.n),
-            *("test", "batch"),
+            *(pair.accuracy[found.norms[0]], pair.n),
+            *("test", found.norms[0]),
         )
 
 

@@ -8,8 +8,10 @@ import torch
 
 from dovetail.core.errors import ContractError
 from dovetail.measure import forward as module
-from dovetail.measure.forward import prepare, preprocess_for
+from dovetail.measure.forward import outputs_of, prepare, preprocess_for
 from dovetail.parts.contract import Contract, Port, Preprocess
+from dovetail.parts.norms import with_batch_statistics
+from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 
 
@@ -171,3 +173,48 @@ def test_inputs_that_cannot_become_what_the_part_takes(contract, inputs, words):
 def test_an_axis_of_any_length_takes_any_length():
     contract = Contract(takes=(Port((1, None, None)),))
     assert prepare(torch.zeros(2, 1, 5, 9), contract).shape == (2, 1, 5, 9)
+
+
+class Watched(torch.nn.Module):
+    """Counts the rows of each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.norm = torch.nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        return self.norm(x).flatten(2).mean(2)
+
+
+@pytest.mark.parametrize(("side", "batches"), [(8, [10]), (128, [8, 2]), (512, [1] * 10)])
+def test_large_images_come_in_small_batches(side, batches):
+    watched = Watched().eval()
+    x = images(10, 3, 1, 1).expand(-1, -1, side, side)
+    outputs = outputs_of(Part(watched), x)
+    assert watched.seen == batches
+    torch.testing.assert_close(outputs, watched(x))
+
+
+def test_images_that_become_large_count_as_large():
+    watched = Watched().eval()
+    how = Contract((Port((3, 128, 128)),), preprocess=Preprocess(size=(128, 128)))
+    outputs_of(Part(watched, how), images(16, 3, 4, 4))
+    assert watched.seen == [8, 8]
+
+
+def test_a_batch_whose_statistics_count_stays_as_asked_for():
+    watched = Watched()
+    whole = torch.nn.Sequential(torch.nn.Identity(), watched)
+    x = images(20, 3, 1, 1).expand(-1, -1, 256, 256)
+    outputs = outputs_of(Part(with_batch_statistics(whole)), x, batch_size=10)
+    torch.testing.assert_close(outputs[:10].mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+
+
+def test_vectors_come_as_many_at_once_as_asked_for():
+    seen = []
+    layer = torch.nn.Linear(100_000, 1)
+    layer.register_forward_hook(lambda _layer, inputs, _output: seen.append(len(inputs[0])))
+    outputs_of(Part(layer), images(1, 100_000).expand(30, -1))
+    assert seen == [30]

@@ -129,7 +129,10 @@ def test_two_tensors_cross_inside_a_residual_block(tasks):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"norms": "batched"}, "norms must be one of stored, batch, recalibrated; got 'batched'"),
+        (
+            {"norms": "batched"},
+            "norms must be one of auto, stored, batch, recalibrated; got 'batched'",
+        ),
         ({"norms": ()}, "at least one policy"),
         ({"norms": ("batch", "batch")}, "each once"),
         ({"batch_size": 1}, "at least 2, got 1; a batch of one has no variance"),
@@ -186,3 +189,14 @@ def test_one_image_has_statistics_only_of_its_positions(fronts, heads, tasks):
     assert found.pairs[0].n == 1
     with pytest.raises(ContractError, match="do not take a batch of 1"):
         recombine(fronts["abcd"], heads["abcd"], single, norms="batch")
+
+
+def test_whole_networks_are_told_to_be_cut_first(tasks):
+    nets = [build("lenet5", size=8, classes=4, seed=seed) for seed in (0, 1)]
+    with pytest.raises(
+        ContractError, match=r"These are whole networks: 'lenet5'. Cut first: front"
+    ):
+        recombine(nets[:1], nets[1:], tasks["abcd"])
+    _, head = cut(nets[0], at="conv2")
+    with pytest.raises(ContractError, match=r"This is a whole network.*dovetail cut NAME --at"):
+        recombine(nets[1], head, tasks["abcd"])

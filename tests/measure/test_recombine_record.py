@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from dovetail.core.views import Heatmap, Table
 from dovetail.measure.recombine import Pair, Recombination, recombine
 from dovetail.parts.contract import Contract
 from dovetail.parts.cutting import cut
+from dovetail.parts.norms import STRANGERS
 from dovetail.parts.part import build
 from dovetail.report.page import render_page
 from dovetail.report.terminal import print_view
@@ -138,3 +140,25 @@ def test_fronts_that_cannot_be_compared_are_left_out(fronts, heads, tasks):
     assert recombine(met, heads, where).alike == ()
     assert len(recombine(met, heads, tasks["abcd"]).alike) == 1
     assert recombine(met, heads, tasks["abcd"], correlation=False).alike == ()
+
+
+def test_the_record_says_which_norms_were_chosen_and_why(fronts, heads, tasks, tmp_path):
+    chosen = recombine(fronts, heads, tasks, correlation=False)
+    said = f"Batch norms: batch statistics, chosen because {STRANGERS}."
+    assert (chosen.norms, chosen.norms_why) == (("batch",), STRANGERS)
+    assert [block.text for block in chosen.view() if getattr(block, "style", "") == "note"] == [
+        said
+    ]
+    assert load_record(chosen.save(tmp_path / "chosen.json")) == chosen
+    own = recombine(fronts["abcd"], heads["abcd"], tasks["abcd"])
+    assert own.norms == ("stored",)
+
+
+def test_a_record_from_before_norms_were_chosen_is_still_read(fronts, heads, tasks, tmp_path):
+    asked = recombine(fronts, heads, tasks, norms=("batch", "stored"), correlation=False)
+    without = {key: value for key, value in asked.settings.items() if key != "norms_why"}
+    before = replace(asked, settings=without)
+    again = load_record(before.save(tmp_path / "before.json"))
+    assert again == before
+    assert again.norms_why is None
+    assert again.view() == asked.view()

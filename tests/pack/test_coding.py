@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -11,7 +13,7 @@ from references import packing as reference
 
 from dovetail.core.errors import FormatError
 from dovetail.pack import coding
-from dovetail.pack.code_choice import best_code, coded_bits
+from dovetail.pack.code_choice import _offers, best_code, coded_bits
 from dovetail.pack.coding import BLOCK, Code, Cut, Peel, a_byte_holds, decode
 from dovetail.pack.quantise import Grid
 
@@ -177,3 +179,19 @@ def test_numbers_of_any_width_come_back_from_their_raw_bits():
     assert (decode(encode(numbers, code), 1000, code) == numbers).all()
     even = Code(16, (16,))
     assert (decode(encode(numbers, even), 1000, even) == numbers).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shares=st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=64),
+    power=st.floats(0.0, 6.0),
+    total=st.integers(300, 10**6),
+    part=st.floats(0.5, 1.5),
+)
+def test_a_way_to_peel_is_left_out_only_if_it_costs_too_much(shares, power, total, part):
+    tokens = np.array(shares) ** power
+    tokens *= total / tokens.sum()
+    enough = part * coded_bits(tokens)
+    every, some = _offers(tokens, math.inf), _offers(tokens, enough)
+    assert set(some) <= set(every)
+    assert all(price >= enough for price, _ in set(every) - set(some))

@@ -17,7 +17,7 @@ from dovetail.pack.compressing import compress
 from dovetail.pack.decompressing import decompress
 from dovetail.pack.levels import Ladder, path, rise_curve
 from dovetail.pack.quality import smallest_within
-from dovetail.pack.searching import Rise, Trials
+from dovetail.pack.searching import Rise, Trials, most_steps
 
 
 def normal(shape, seed=0, scale=1.0):
@@ -350,6 +350,33 @@ def test_many_tensors_are_not_tried_one_by_one():
     assert not any(tensor.alone for tensor in chosen.record.tensors)
     assert chosen.loss - chosen.baseline <= 0.01
     assert len(chosen.data) < len(compress(state))
+
+
+def test_many_tensors_are_compared_by_a_probe_where_there_is_one():
+    state = net(*[(20, 30)] * 10)
+    loss = quadratic(state, [10.0**-i for i in range(10)])
+    probed, words = [], []
+
+    def probe(new):
+        probed.append(1)
+        return 1e-6 * (loss(new) - 3.0)  # in a unit of its own
+
+    without = smallest_within(state, loss, 0.01, most_calls=20)
+    chosen = smallest_within(state, loss, 0.01, most_calls=20, probe=probe, progress=words.append)
+    assert chosen.record.calls <= 20
+    assert len(probed) <= 21
+    assert len(words) == len(probed) + chosen.record.calls <= most_steps(10, 20)
+    assert chosen.loss - chosen.baseline <= 0.01
+    assert len(chosen.data) < 0.8 * len(without.data)
+    levels = [chosen.levels.get(name, 1 << 10) for name in state]
+    assert levels[0] > levels[1] > levels[2] >= levels[9]
+
+
+def test_a_probe_is_not_asked_where_each_tensor_can_be_measured():
+    state = net((20, 30), (20, 30))
+    loss = quadratic(state, [1.0, 10.0])
+    asked = smallest_within(state, loss, 0.01, most_calls=60, probe=lambda new: 1 / 0)
+    assert asked.data == smallest_within(state, loss, 0.01, most_calls=60).data
 
 
 def test_a_path_takes_the_cheapest_first_and_every_tensor_in_order():

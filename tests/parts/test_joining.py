@@ -69,7 +69,7 @@ def test_with_several_tensors_each_reason_names_its_tensor():
 
 def test_force_joins_and_says_so():
     (front, _), (_, back) = halves(), halves(seed=1)
-    joined = join(front, back, force=True)
+    joined = join(front, back, norms="stored", force=True)
     with torch.no_grad():
         expected = back.module.eval()(front.module.eval()(X))
     assert_same(outputs(joined.module, X), (expected,))
@@ -109,9 +109,12 @@ def test_plain_modules_join_by_force():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"norms": "frozen"}, "norms must be one of stored, batch, recalibrated; got 'frozen'"),
+        (
+            {"norms": "frozen"},
+            "norms must be one of auto, stored, batch, recalibrated; got 'frozen'",
+        ),
         ({"norms": "recalibrated"}, "go together"),
-        ({"data": [X]}, "go together"),
+        ({"norms": "batch", "data": [X]}, "go together"),
         ({"norms": "recalibrated", "data": []}, "at least one batch"),
         ({"norms": "recalibrated", "data": iter(())}, "at least one batch"),
     ],
@@ -270,7 +273,7 @@ def test_norms_stay_as_they_were_joined_inside_another_join():
     inner = join(a, b, norms="batch")
     with pytest.raises(ContractError, match="space unknown"):
         join(inner, c)  # other statistics, other features
-    whole = join(inner, c, force=True)
+    whole = join(inner, c, norms="stored", force=True)
     with torch.no_grad():
         expected = copy.deepcopy(c.module).eval()(copy.deepcopy(inner.module).eval()(X))
     assert_same(outputs(whole.module, X), (expected,))

@@ -161,6 +161,27 @@ def test_torchvision_style_points():
     assert "layer1.0.add" in names
 
 
+@pytest.mark.parametrize("make", [zoo.VisionResNet, zoo.TutorialCNN, zoo.Looped])
+def test_points_backwards_are_the_same_points(make):
+    assert list(points(make(), backwards=True)) == list(points(make()))[::-1]
+
+
+def test_who_looks_for_the_last_point_opens_no_early_module(monkeypatch):
+    opened = []
+
+    def watched(module, **words):
+        opened.append(type(module).__name__)
+        return trace(module, **words)
+
+    monkeypatch.setattr("dovetail.parts.splitting.trace", watched)
+    net = zoo.VisionResNet()
+    list(points(net))
+    all_of_it = len(opened)
+    opened.clear()
+    next(points(net, backwards=True))
+    assert len(opened) < all_of_it
+
+
 def test_functional_operations_are_points():
     places = {place.name: place for place in cut_points(zoo.TutorialCNN(), torch.randn(IMAGES))}
     assert list(places) == [

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 
 import dovetail as dt
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import CutError, SettingsError, TaskError
 from dovetail.parts.contract import Contract, Port
 from dovetail.ranking.candidates import sampled
 from dovetail.ranking.expected import expected_accuracy
@@ -361,3 +361,65 @@ def test_the_choice_never_moves_the_first_place_up():
         found = rank({f"{w}": Columns(w) for w in (4, 5, 6)}, vectors(seed=seed), seed=seed)
         if found.best.before_choice is not None:
             assert found.best.expected <= found.best.before_choice
+
+
+def test_rows_of_the_table_are_numbers_of_one_sort():
+    """The first is corrected for its choice in the summary, where it says so, not in the table."""
+    task = vectors(split=(0.9, 0.05, 0.05))
+    found = rank({f"{w}": Columns(w) for w in (4, 5, 6, 7)}, task)
+    table = next(block for block in found.view() if hasattr(block, "columns"))
+    assert table.columns[:2] == ("part", "expected accuracy")
+    assert "expected-accuracy" not in table.columns
+    shown = [float(row[1].split(" ")[0]) for row in table.rows]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] == pytest.approx(100 * found.best.before_choice, abs=0.06)
+    assert f"worth {found.best.expected:.1%}" in table.caption
+    assert f"{found.best.expected:.1%}" in found.summary
+    assert f"{found.best.before_choice:.1%} was seen" in found.summary
+
+
+def test_a_score_s_name_may_be_in_capitals_and_is_one():
+    assert rank(Columns(4), vectors(), by="AL").by == "al"
+    with pytest.raises(SettingsError, match="not a list; rank once for each"):
+        rank(Columns(4), vectors(), by=["al", "logme"])
+
+
+def test_a_wrong_cut_point_is_told_before_anything_runs():
+    class Never(nn.Module):
+        def forward(self, x):
+            raise AssertionError("it ran")
+
+    net = dt.build("lenet5", size=8)
+    parts = {"never": nn.Sequential(Never(), nn.Linear(4, 2)), "net": net}
+    for anytime in (False, True):
+        with pytest.raises(CutError, match="no part has a cut point 'fc9'; did you mean fc2"):
+            rank(parts, DIGITS, at=["fc1", "fc9"], anytime=anytime)
+    some = rank({"net": net, "small": dt.build("mlp")}, DIGITS, at="fc1", samples=100)
+    assert [place.name for place in some] == ["net at fc1"]
+    assert [out.part for out in some.left_out] == ["small"]
+
+
+def test_kernels_of_several_ranges_are_held_against_one():
+    """After a tanh a kernel may be -1, after a ReLU not: against its own each has another score."""
+    task = vectors(split=(0.9, 0.05, 0.05))
+    inputs, labels = task.subset("train")
+
+    def part(width, activation):
+        module = Columns(width, getattr(torch, activation))
+        made = dt.adopt(module, example=torch.zeros(2, 12))
+        return made.changed(contract=_after(made, activation))
+
+    signed = {f"tanh {w}": part(w, "tanh") for w in (4, 12)}
+    plain = {f"relu {w}": part(w, "relu") for w in (4, 12)}
+    for by in ("al", "utal", "nmse"):
+        mixed = {place.part: place.score for place in rank(signed | plain, task, by=by)}
+        for name, value in mixed.items():
+            rows = getattr(torch, name.split()[0])(inputs[:, : int(name.split()[1])])
+            assert value == pytest.approx(score(rows, labels, by=by, activation="relu"))
+        alone = rank(signed, task, by=by)
+        assert alone.notes == ()
+        for place in alone:
+            rows = torch.tanh(inputs[:, : int(place.part.split()[1])])
+            own = score(rows, labels, by=by, activation="tanh")
+            assert place.score == pytest.approx(own)
+    assert "zeros and ones" in rank(signed | plain, task, by="al").notes[0]

@@ -18,6 +18,7 @@ from dovetail.core.records import load_record
 from dovetail.core.seeds import generator
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
+from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part, build
 from dovetail.reuse.explain import explain_fit
 from dovetail.reuse.fit_report import Repair, best_first
@@ -476,3 +477,19 @@ def test_mistakes_are_told(wide, narrow, digits, tmp_path):
         explain_fit(wide[0], narrow[1], digits, split="valid")
     with pytest.raises(ShelfError, match="there is no shelf"):
         explain_fit(wide[0], narrow[1], shelf=tmp_path / "nowhere")
+
+
+def test_whole_networks_are_told_to_be_cut_first(digits):
+    nets = [build("lenet5", size=8, seed=seed) for seed in (0, 1)]
+    first = explain_fit(*nets, digits).reasons[0]
+    assert (first.about, first.weight) == ("whole", "stops")
+    assert "Cut first: front, head = dt.cut(network, at=...)" in first.says
+    assert "dovetail cut NAME --at POINT" in first.says
+
+
+def test_parts_are_called_after_what_they_learnt():
+    learnt = build("lenet5", size=8).changed(origin=Origin("train", task="digits"))
+    front, head = cut(learnt, at="conv2")
+    report = explain_fit(front, head)
+    assert report.front == "front of lenet5 at conv2 for digits"
+    assert report.head == "back of lenet5 at conv2 for digits"

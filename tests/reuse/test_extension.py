@@ -19,7 +19,8 @@ from dovetail.parts.heads import extend_head
 from dovetail.parts.joining import join
 from dovetail.parts.part import build, from_pretrained
 from dovetail.reuse.devices import shared_head
-from dovetail.reuse.extension import extend_classes, judge_extension
+from dovetail.reuse.extension import extend_classes
+from dovetail.reuse.judged_extension import judge_extension
 from dovetail.tasks.batches import Batches
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
@@ -251,10 +252,10 @@ def test_what_cannot_be_judged(devices, frozen, bars):
     heads = devices.heads[0], frozen.head
     with pytest.raises(SettingsError, match="no extractors"):
         judge_extension([], *heads, bars)
-    with pytest.raises(TaskError, match="does not know b, d"):
+    with pytest.raises(TaskError, match="does not know the class 'b'"):
         judge_extension(devices.fronts, heads[0], heads[0], bars)
     unnamed = heads[1].changed(contract=replace(heads[1].contract, classes=None))
-    with pytest.raises(ContractError, match="must name their classes"):
+    with pytest.raises(ContractError, match="does not say which classes"):
         judge_extension(devices.fronts, heads[0], unnamed, bars)
     empty = Task(bars.inputs, bars.targets, classes=bars.classes, split=(0.8, 0.2, 0.0))
     with pytest.raises(TaskError, match="no examples in its test split"):

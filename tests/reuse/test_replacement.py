@@ -20,13 +20,8 @@ from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.reuse.replacement import (
-    JudgedReplacement,
-    Replacement,
-    Switch,
-    judge_replacement,
-    replace_front,
-)
+from dovetail.reuse.judged_replacement import JudgedReplacement, Switch, judge_replacement
+from dovetail.reuse.replacement import Replacement, replace_front
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible

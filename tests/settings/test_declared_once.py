@@ -27,6 +27,7 @@ from dovetail.jobs import (
     cut,
     data,
     demo,
+    fit,
     join,
     pack,
     predict,
@@ -43,7 +44,8 @@ from dovetail.parts.part import as_part
 from dovetail.settings.adapt import Adapt
 from dovetail.settings.common import Common
 from dovetail.settings.export import Export
-from dovetail.settings.join import Cut, InUse, Join, Recombine, Recombined, Repairs
+from dovetail.settings.fit import Fitting
+from dovetail.settings.join import Cut, Join, Joined, Recombine, Repairs
 from dovetail.settings.pack import MARGIN, Bits, Pack, Unpack
 from dovetail.settings.rank import Rank
 from dovetail.settings.reuse import USES
@@ -71,11 +73,13 @@ DECLARED = [
     (dovetail.recombine, Recombine),
     (dovetail.explain_fit, Repairs),
     (dovetail.rank, Rank),
+    (dovetail.fit, Fitting),
+    (fit.fit, Fitting),
     (dovetail.pack_part, Pack),
-    (train.stitch, Recombined),
-    (reuse.judge_adaptation, Recombined),
-    (reuse.judge_extension, Recombined),
-    (reuse.judge_replacement, InUse),
+    (train.stitch, Joined),
+    (reuse.judge_adaptation, Joined),
+    (reuse.judge_extension, Joined),
+    (reuse.judge_replacement, Joined),
     (compress, Bits),
     (Rules, Bits),
     (Choices, Adapt),
@@ -146,10 +150,9 @@ def test_the_margin_of_a_budget_is_the_declared_one():
 
 def test_the_norms_are_declared_in_one_place_with_the_reason():
     owners = {id(one.declared["norms"]) for one in DECLARING if "norms" in one.declared}
-    own = (InUse, Recombined, Recombine)
-    assert owners == {id(one.declared["norms"]) for one in own}
-    assert Recombine.norms == Recombined.norms
-    assert all(len(one.__doc__.splitlines()) > 2 for one in (InUse, Recombined))
+    assert owners == {id(one.declared["norms"]) for one in (Joined, Recombine)}
+    assert {one.norms for one in DECLARING if "norms" in one.declared} == {"auto"}
+    assert len(Joined.__doc__.splitlines()) > 2
 
 
 def test_trainers_name_the_same_options_of_the_loop():
@@ -234,7 +237,7 @@ def test_no_flag_of_a_declared_setting_is_written_by_hand(file):
 def test_every_setting_has_words_and_a_type_that_the_command_line_reads():
     words = ("str", "Folder", "Norms", "Split", "Pooling", "Rule", "Way", "Literal['svg', 'png']")
     numbers = ("int", "float", "bool", "tuple[int, int]", "tuple[int")
-    several = ("tuple[str, ...]", "tuple[int, ...]", "tuple[Norms, ...]")
+    several = ("tuple[str, ...]", "tuple[int, ...]", "tuple[int | str, ...]", "tuple[Norms, ...]")
     for settings in DECLARING:
         for one in settings.declared.values():
             assert one.help

@@ -251,3 +251,27 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     (tmp_path / "t.parquet").write_bytes(b"")
     with pytest.raises(MissingExtraError, match=r"Reading Parquet needs pyarrow: .*\[tables\]"):
         load_task(tmp_path / "t.parquet")
+
+
+def test_the_only_column_of_text_is_taken_for_the_target_and_that_is_said(tmp_path):
+    file = tmp_path / "flowers.csv"
+    lines = ["petal,sepal,species", *(f"{i},{i % 7},{'ab'[i % 2]}" for i in range(40))]
+    file.write_text("\n".join(lines))
+    task = read_table(file)
+    assert task.classes == ("a", "b")
+    assert task.notes == ("the target is 'species', the only column of text, as none was named",)
+    assert read_table(file, target="petal", kind="regression").notes == ()
+    with pytest.raises(TaskError, match=r"which is the target\? .*petal, sepal, species"):
+        read_table(file, drop="species")
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [("name,a", "n{i},{i}"), ("town,kind,a", "t{half},k{half},{i}"), ("a,b", "{i},{i}")],
+    ids=["names that never come again", "two columns of text", "no text"],
+)
+def test_what_could_be_anything_is_asked_for_with_all_names(tmp_path, head, row):
+    file = tmp_path / "some.csv"
+    file.write_text("\n".join([head, *(row.format(i=i, half=i % 2) for i in range(30))]))
+    with pytest.raises(TaskError, match=f"which is the target.*{', '.join(head.split(','))}"):
+        read_table(file)

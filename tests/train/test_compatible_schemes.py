@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -18,13 +19,16 @@ from train.compatible_setting import (
 from dovetail.core.errors import ContractError
 from dovetail.core.records import load_record
 from dovetail.measure.evaluate import evaluate
+from dovetail.measure.joined import calibrating_batches
+from dovetail.measure.predict import predict
+from dovetail.measure.recombine import recombine
 from dovetail.objectives.pretexts import Rotation
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.joining import join
-from dovetail.parts.norms import with_batch_statistics
+from dovetail.parts.norms import EXCHANGED, with_batch_statistics
 from dovetail.parts.part import Part, build
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.derive import inverted
+from dovetail.tasks.derive import inverted, only_classes
 from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.compatible import compatible
@@ -244,6 +248,24 @@ def test_a_group_shares_one_space(tasks):
         for one in fit.fronts:
             for other in (*fit.heads, *fit.auxiliaries.values()):
                 assert join(one, other, norms="batch").contract.classes == other.contract.classes
+
+
+def test_exchanged_parts_are_joined_with_the_norms_they_were_trained_for(tasks):
+    fit = compatible([lenet(1), lenet(2)], tasks, by=("dcc",), **OPTIONS)
+    found = recombine(fit.fronts, fit.heads, list(tasks), batch_size=512)
+    assert (found.norms, found.norms_why) == (("batch",), EXCHANGED)
+    for pair, (front, head) in zip(found.pairs, product(fit.fronts, fit.heads), strict=True):
+        mixed = join(front, head)
+        own = front.origin == head.origin
+        assert mixed.origin.settings["norms"] == ("stored" if own else "batch")
+        if not own:
+            task = only_classes(tasks[fit.fronts.index(front)], pair.classes)
+            reached = evaluate(mixed, task).measures  # in one batch, whose order does not matter
+            assert reached["masked accuracy"] == pytest.approx(pair.accuracy["batch"])
+            with pytest.raises(ContractError, match="one input has no statistics of a batch"):
+                predict(mixed, task.inputs[:1])
+            ready = join(front, head, data=calibrating_batches(front, task))
+            assert len(predict(ready, task.inputs[:1]).labels) == 1
 
 
 def test_what_is_trained_against_frozen_heads_joins_their_space(first, second):

@@ -270,3 +270,21 @@ def test_a_checkpoint_of_other_layers_with_the_same_weights_is_refused(pair, tas
     assert other.digest == head.digest
     with pytest.raises(DovetailError):
         stitch(front, other, task, **kept)
+
+
+def test_a_good_start_survives_a_steep_head(task, pair):
+    """A head whose logits are large has long gradients; clipped by default, they undo nothing."""
+    front, onto, head = pair
+    steep = copy.deepcopy(head.module)
+    with torch.no_grad():
+        for weight in list(steep.parameters())[-2:]:
+            weight.mul_(1000.0)
+    head = head.changed(module=steep)
+    start = least_squares(front, onto, task)
+    before = evaluate(join(front, start, head), task, split="validation").accuracy
+    after, unclipped = (
+        stitch(front, head, task, start=start, norms="stored", **QUICK, **more).record.final
+        for more in ({}, {"clip": None})
+    )
+    assert after["validation accuracy"] >= before - 0.1
+    assert after["validation loss"] < unclipped["validation loss"]

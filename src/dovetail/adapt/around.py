@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +35,25 @@ from dovetail.adapt.tuning import Moves
 from dovetail.core.errors import CutError
 from dovetail.linalg.ridge_sums import Linear
 from dovetail.linalg.tangent import TangentFeatures
-from dovetail.measure.forward import outputs_of, prepare
-from dovetail.parts.cutting import cut
+from dovetail.measure.forward import outputs_of
+from dovetail.parts.contract import Port
 from dovetail.parts.facts import Origin
-from dovetail.parts.joining import join
 from dovetail.parts.part import Part
+from dovetail.parts.splitting import split
 
-__all__ = ["HEAD", "Placed", "late_point", "place", "posterior_at", "scale_at"]
+__all__ = [
+    "BATCH",
+    "FOLDS",
+    "HEAD",
+    "Placed",
+    "Schedule",
+    "late_point",
+    "place",
+    "posterior_at",
+    "products",
+    "scale_at",
+    "schedule",
+]
 
 HEAD = "1.head."
 """How the parameters of a head begin in a network that :func:`place` makes."""
@@ -52,14 +64,14 @@ SMALL = 1_000_000
 SHARE = 0.15
 """What the layers that move may cost, of one pass through the network."""
 
-PASSES, FEWEST = 8, 16
-"""Over the labels, and steps at least."""
+PASSES, FEWEST, RATE = 3, 5, 2e-3
+"""Over the labels, steps at least, and the rate at its peak."""
 
-SMALL_STEPS = 200
-"""Steps at least of a small network, which take a second or two."""
+SMALL_PASSES, SMALL_STEPS, SMALL_RATE = 8, 200, 1e-3
+"""The same of a small network; its steps take a second or two."""
 
-FOLDS = 3
-"""Of the labels, held out one after the other."""
+BATCH, FOLDS = 32, 3
+"""Labels a step; and folds of them, held out one after the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +89,50 @@ class Placed:
     guarded: Guarded
 
 
+class Schedule(NamedTuple):
+    """How layers move: in which steps, how often it may stop, whether folds are averaged; and
+    whether the whole network does."""
+
+    moves: Moves
+    stops: int
+    averaged: bool
+    whole: bool
+
+
+def schedule(size: int, labels: int) -> Schedule:
+    """Of a network of so many weights.
+
+    >>> schedule(5_000_000, 200).moves.steps, schedule(60_000, 200).moves.steps
+    (19, 200)
+    """
+    whole = size < SMALL
+    small = (SMALL_PASSES, SMALL_STEPS, SMALL_RATE)
+    passes, least, rate = small if whole else (PASSES, FEWEST, RATE)
+    steps = max(least, math.ceil(passes * labels / BATCH))
+    return Schedule(Moves(steps, BATCH, rate, decay=1e-2), 4 if whole else 1, not whole, whole)
+
+
 def late_point(part: Part, raw: Tensor) -> str | None:
     """Where to cut so that what follows is cheap to train: None where all of it is, or nothing.
-
-    Costs are the products of dense and convolution layers for one input.
 
     >>> from dovetail.parts.part import build
     >>> late_point(build("resnet20"), torch.zeros(1, 3, 32, 32))
     'layer3.1'
     """
+    done, total = products(part, raw)
+    cheap = [name for name, cost in done.items() if name and 0 < total - cost <= SHARE * total]
+    for name in cheap:
+        try:
+            halves = split(part.module, name)
+        except CutError:
+            continue
+        if halves.crossing == 1:
+            return name
+    return None
+
+
+def products(part: Part, raw: Tensor) -> tuple[dict[str, int], int]:
+    """Of dense and convolution layers for one input: up to each module, and in all."""
     done: dict[str, int] = {}
     total = 0
 
@@ -102,19 +149,11 @@ def late_point(part: Part, raw: Tensor) -> str | None:
     hooks = [m.register_forward_hook(count(name)) for name, m in part.module.named_modules()]
     try:
         with torch.no_grad():
-            part.module(prepare(raw[:1], part.contract).to(next(part.module.parameters())))
+            part.module(Front(part).prepared(raw[:1]))
     finally:
         for hook in hooks:
             hook.remove()
-    cheap = [name for name, cost in done.items() if name and 0 < total - cost <= SHARE * total]
-    for name in cheap:
-        try:
-            before, _ = cut(part, name)
-        except CutError:
-            continue
-        if len(before.contract.gives) == 1:
-            return name
-    return None
+    return done, total
 
 
 def place(
@@ -130,7 +169,7 @@ def place(
     """A head for the classes, and the layers below it moved as far as labels held out say.
 
     Args:
-        front: Gives the features; left as it is.
+        front: Gives the features, of one's own: its layers move.
         raw: Inputs ``[n, ...]``.
         codes: Of the labels ``[n]``.
         names: Of the classes.
@@ -143,15 +182,16 @@ def place(
     several = bool((torch.bincount(codes) > 1).all())
     movable = movable & {name for name, _ in part.module.named_parameters()}
     size = sum(tensor.numel() for tensor in part.module.parameters())
-    before: Part | None = None
     late, inputs = front, raw
-    moving = several and bool(movable)
-    if moving and size >= SMALL:
+    moving, how = several and bool(movable), schedule(size, len(raw))
+    if moving and not how.whole:
         at = late_point(part, raw)
         moving = at is not None
         if at is not None:
-            before, after = cut(part, at)
-            late, inputs = Front(after, front.pooling), outputs_of(before, raw).float()
+            halves = split(part.module, at)
+            inputs = outputs_of(part.changed(module=halves.front), raw).float()
+            facts = replace(part.contract, takes=(Port(),), preprocess=None, inputs=None)
+            late = Front(part.changed(module=halves.back, contract=facts), front.pooling)
 
     def free(one: Front) -> bool:
         assert one.part is not None
@@ -159,46 +199,45 @@ def place(
             tensor.requires_grad_(moving and name in movable)
         return any(tensor.requires_grad for tensor in one.part.module.parameters())
 
-    least = SMALL_STEPS if size < SMALL else FEWEST
-    steps = max(least, -(-PASSES * len(raw) // 32))
     found = tuned_if_better(
         late,
         inputs,
         codes,
         len(names),
-        Moves(steps, batch_size=32, rate=1e-3, decay=1e-2),
+        how.moves,
         own=own,
         free=free,
+        stops=how.stops,
         folds=FOLDS,
+        averaged=how.averaged,
+        label="moving layers",
         seed=seed,
     )
-    return _placed(front, late, before, found, raw, names)
+    return _placed(front, late, found, inputs, names)
 
 
-def _placed(
-    front: Front, late: Front, before: Part | None, found: Guarded, raw: Tensor, names: Any
-) -> Placed:
-    """The layers put together again, temperature in the head, and how far each came."""
+def _placed(front: Front, late: Front, found: Guarded, inputs: Tensor, names: Any) -> Placed:
+    """The front with the layers that moved, a head with its temperature, and how far each came."""
     assert front.part is not None
     assert late.part is not None
     assert found.front.part is not None
     start = dict(late.part.module.named_parameters())
-    inside = "0." if before is None else "0.1."
-    moved = {
-        inside + name: (tensor - start[name]).detach().double()
+    changed = {
+        name: tensor.detach()
         for name, tensor in found.front.part.module.named_parameters()
         if not tensor.equal(start[name])
     }
-    tuned = found.front if before is None else Front(join(before, found.front.part), front.pooling)
+    moved = {f"0.{name}": (each - start[name]).detach().double() for name, each in changed.items()}
     weights, intercept = (
         each / found.temperature for each in (found.head.weights, found.head.intercept)
     )
-    origin = Origin("linearized", settings={"chosen": found.chosen, **found.diagnostics})
-    whole = with_head(tuned, tuned.shape(raw), weights, intercept, origin, names)
+    facts = {"chosen": found.chosen, **found.diagnostics}
+    origin = Origin("linearized", parents=(front.part.digest,), settings=facts)
+    # Halves of a network call their weights as the whole does.
+    front.part.module.load_state_dict(changed, strict=False)
+    whole = with_head(front, late.shape(inputs), weights, intercept, origin, names)
     kind = next((each.dtype for each in front.part.module.parameters()), torch.float32)
-    origin = replace(origin, parents=(front.part.digest,))
-    module = whole.module.to(kind).eval().requires_grad_(True)
-    whole = whole.changed(module=module, origin=origin)
+    whole = whole.changed(module=whole.module.to(kind).eval().requires_grad_(True))
     parameters = whole.module.named_parameters()
     head = {name: each.detach().double() for name, each in parameters if name.startswith(HEAD)}
     return Placed(whole, moved | head, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, get_args
 
 import torch
@@ -15,10 +16,12 @@ from torch import Tensor
 from dovetail.adapt.around import SMALL, Placed, place
 from dovetail.adapt.evidence import tune_label_scale
 from dovetail.adapt.finetuned import own_head, places_of
+from dovetail.adapt.group_costs import group_costs
 from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
 from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.networks import front_of, network_of
 from dovetail.adapt.placed import Placeable
+from dovetail.adapt.plan import Plan
 from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
@@ -176,6 +179,21 @@ class LinearizedClassifier(Classifier, Placeable):
         self._settle_placed(placed, raw, codes, began)
         self._warn_if_lost(held_out)
         return self
+
+    def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
+        """What fitting to so many inputs would take; with inputs and labels of all the classes to
+        look at, each group of layers that may be fitted, too.
+        """
+        self._refuse_settings()
+        if X is None or self._start_or_not(None) == "start":
+            return super().plan(n, X, y)
+        head: LinearizedClassifier = clone(self).set_params(around="head").fit(X, y)
+        raw = as_inputs(X, head, reset=False)
+        movable = set(chosen_parameters(as_part(self.model).module, self.params))
+        movable = set() if self.around == "head" else movable
+        front = front_of(self.model, self.at)
+        groups = group_costs(front, raw, n, len(head.classes_), movable)
+        return replace(head.plan(n), groups=groups)
 
     def _start_or_not(self, sample_weight: Any) -> str:
         """``around``, where the other settings leave it a choice; without a model there is none."""

@@ -209,7 +209,6 @@ class FineTuned(Classifier, Regressor):
             optimiser="adamw",
             lr=self._rate(),
             weight_decay=self.weight_decay,
-            show=False,
         )
         tuned = fit.part.module.requires_grad_(True)
         origin = replace(fit.part.origin, parents=(part.digest,), task=None, task_fingerprint=None)

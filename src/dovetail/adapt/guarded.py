@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +25,26 @@ from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.networks import Front
 from dovetail.adapt.probe import FittedHead, fit_head
 from dovetail.adapt.tuning import Moves, hot_temperature, moved
-from dovetail.linalg.ridge_sums import Linear
+from dovetail.core.progress import progress
+from dovetail.linalg.ridge_sums import Linear, Penalty
 from dovetail.measure.estimators import temperature_of
 
-__all__ = ["Guarded", "tuned_if_better"]
+__all__ = ["ENOUGH", "Guarded", "tuned_if_better"]
 
-MARKS = 4
-"""Where training may stop: after so many equal shares of the steps."""
+DECADES = tuple(10.0**power for power in range(-3, 4))
+"""Penalties of a head on features that have moved, in units of their scatter's mean eigenvalue."""
 
 PATIENCE = 2
 """So many marks in a row that are no better end the search."""
 
 ENOUGH = 200
 """So many labels held out decide; further folds are not trained."""
+
+SOON = 2.0
+"""Seconds that pass before there is a bar."""
+
+BETTER = "on labels held out, its log loss was below that of the head alone"
+NO_BETTER = "on labels held out, moving weights was no better than the head alone"
 
 KNOWN = 0.75
 """Where no label can be held out for a probe, a head that is there already must cost less than
@@ -84,7 +91,10 @@ def tuned_if_better(
     *,
     own: Linear | None = None,
     free: Callable[[Front], bool],
+    stops: int = 4,
     folds: int = 3,
+    averaged: bool = False,
+    label: str = "fine-tuning",
     seed: int = 0,
 ) -> Guarded:
     """Fine-tune a copy of the front for inputs ``[n, ...]`` with class codes ``[n]``, or leave it.
@@ -97,7 +107,11 @@ def tuned_if_better(
         moves: How far and how fast.
         own: A head on the front's rows that is there already, if it has one for the classes.
         free: Sets which weights of a front may move, and says whether there are any.
+        stops: Where training may stop: after so many equal shares of the steps.
         folds: How many to hold out, one after the other; below 2 all steps are taken on trust.
+        averaged: Take the mean of the folds' weights instead of training on all labels as well.
+            Near where it began a network is linear in its weights, and there that is much the same.
+        label: Of the progress bar.
         seed: Of the folds and the order of the labels.
     """
     rows = front.rows(inputs)
@@ -105,21 +119,25 @@ def tuned_if_better(
     several = int(torch.bincount(codes).max()) > 1
     if not free(front):
         return replace(start, why="no weights but the head's may move")
-    marks = sorted({math.ceil(moves.steps * share / MARKS) for share in range(1, MARKS + 1)})
-    run = _Run(inputs, codes, classes, moves, free, own if start.own else None, seed)
-    if folds < 2 or not several:
-        why = "one label a class: none to hold out" if folds >= 2 else "no folds were asked for"
-        return run.on_all(front, start, marks[-1:], marks[-1], why)
-    held_out = folds_of(codes, seed, folds)
-    number = min(int(held_out.max()) + 1, max(1, math.ceil(ENOUGH * folds / len(codes))))
-    heats, losses = run.in_folds(front, rows, held_out, number, marks)
-    best = min(losses, key=losses.__getitem__)
-    if best == 0:
-        why = "on labels held out, moving weights was no better than the head alone"
-        return replace(start, why=why, losses=losses, folds=number)
-    why = "on labels held out, its log loss was below that of the head alone"
-    tuned = run.on_all(front, start, [best], best, why)
-    return replace(tuned, temperature=heats[best], losses=losses, folds=number)
+    marks = sorted({math.ceil(moves.steps * share / stops) for share in range(1, stops + 1)})
+    held_out = folds_of(codes, seed, folds) if folds > 1 and several else codes.new_zeros(0)
+    there = int(held_out.max()) + 1 if len(held_out) else 0
+    number = min(there, max(1, math.ceil(ENOUGH * folds / len(codes))))
+    averaged = averaged and number == there > 0  # each label has its share in the mean
+    total = (number + (not averaged)) * moves.steps
+    with progress(label, total, after=SOON) as step:
+        run = _Run(front, inputs, rows, codes, classes, moves, free, start, averaged, step, seed)
+        if not number:
+            why = "one label a class: none to hold out" if folds > 1 else "no folds were asked for"
+            return run.tuned(run.on_all(marks[-1]), marks[-1], why)
+        judged = run.in_folds(held_out, number, marks)
+        if judged.best == 0:
+            found = replace(start, why=NO_BETTER)
+        else:
+            mine = run.on_all(judged.best) if judged.mean is None else judged.mean
+            found = run.tuned(mine, judged.best, BETTER)
+            found = replace(found, temperature=judged.heats[judged.best])
+    return replace(found, losses=judged.losses, folds=number)
 
 
 def _start(
@@ -155,61 +173,76 @@ def _laid_out(front: Front, layout: torch.memory_format) -> Front:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
+    """What all runs have in common: a front, its rows of the inputs, and the head to begin with."""
+
+    front: Front
     inputs: Tensor
+    rows: Tensor
     codes: Tensor
     classes: int
     moves: Moves
     free: Callable[[Front], bool]
-    own: Linear | None
+    start: Guarded
+    averaged: bool
+    step: Callable[[str], None]
     seed: int
 
-    def head(self, rows: Tensor, codes: Tensor, kind: str = "auto") -> Linear:
-        """Fitted to these rows; or the network's own, where that was chosen."""
-        return self.own or _cool(fit_head(rows, codes, self.classes, kind, seed=self.seed))
+    def head_of(self, some: Tensor) -> Linear:
+        """To begin with some of the labels: of the kind and penalty that all of them chose."""
+        start = self.start
+        if start.own:
+            return start.head
+        rows, codes = self.rows[some], self.codes[some]
+        penalty = start.head.penalty
+        return _cool(fit_head(rows, codes, self.classes, start.kind, penalty, seed=self.seed))
 
     def head_after(self, rows: Tensor, codes: Tensor) -> Linear:
-        """The same once weights have moved: classes are then far apart, and a closed form does."""
-        several = int(torch.bincount(codes).max()) > 1
-        return self.head(rows, codes, "ridge" if several else "auto")
+        """Once weights have moved: classes are then far apart, and a closed form does."""
+        if self.start.own:
+            return self.start.head
+        if int(torch.bincount(codes).max()) < 2:
+            return _cool(fit_head(rows, codes, self.classes, seed=self.seed))
+        penalties: Penalty = "auto"
+        if self.averaged:  # few steps: a search in halves of decades would take as long as they do
+            scatter = float((rows - rows.mean(0)).square().sum()) / min(rows.shape) or 1.0
+            penalties = [decade * scatter for decade in DECADES]
+        return _cool(fit_head(rows, codes, self.classes, "ridge", penalties, seed=self.seed))
 
-    def begin(
-        self, front: Front, head: Linear, rows: Tensor, some: Tensor, marks: list[int]
-    ) -> tuple[Front, Iterator[int]]:
+    def begin(self, head: Linear, some: Tensor, marks: list[int]) -> tuple[Front, Iterator[int]]:
         """A copy of the front, and the iterator that moves its weights by some of the labels."""
-        own = _laid_out(front, torch.channels_last)
+        own = _laid_out(self.front, torch.channels_last)
         self.free(own)
-        hot = hot_temperature(head(rows[some]), self.codes[some])
+        hot = hot_temperature(head(self.rows[some]), self.codes[some])
         warm = Linear(head.weights / hot, head.intercept / hot, head.penalty)
-        return own, moved(
-            own, warm, self.inputs[some], self.codes[some], self.moves, marks, seed=self.seed
-        )
+        trained = self.inputs[some], self.codes[some]
+        return own, moved(own, warm, *trained, self.moves, marks, step=self.step, seed=self.seed)
 
-    def on_all(
-        self, front: Front, start: Guarded, marks: list[int], best: int, why: str
-    ) -> Guarded:
-        rows, every = front.rows(self.inputs), torch.arange(len(self.codes))
-        mine, steps = self.begin(front, start.head, rows, every, marks)
+    def on_all(self, mark: int) -> Front:
+        """Trained on all labels, up to a mark."""
+        mine, steps = self.begin(self.start.head, torch.arange(len(self.codes)), [mark])
         for _ in steps:
             pass
+        return mine
+
+    def tuned(self, mine: Front, steps: int, why: str) -> Guarded:
+        """The result where weights have moved, its head fitted anew."""
         head = self.head_after(mine.rows(self.inputs), self.codes)
         mine = _laid_out(mine, torch.contiguous_format)
-        return replace(start, front=mine, head=head, chosen="fine-tuned", why=why, steps=best)
+        return replace(self.start, front=mine, head=head, chosen="fine-tuned", why=why, steps=steps)
 
-    def in_folds(
-        self, front: Front, rows: Tensor, held_out: Tensor, number: int, marks: list[int]
-    ) -> tuple[dict[int, float], dict[int, float]]:
+    def in_folds(self, held_out: Tensor, number: int, marks: list[int]) -> _Judged:
         """Temperatures and log losses of labels held out, by steps; folds go abreast."""
         judged = (held_out >= 0) & (held_out < number)
         said = torch.zeros(len(self.codes), self.classes, dtype=torch.float64)
         trails = []
         for fold in range(number):
             fitted, held = (held_out != fold).nonzero()[:, 0], (held_out == fold).nonzero()[:, 0]
-            head = self.head(rows[fitted], self.codes[fitted])
-            said[held] = head(rows[held])
-            mine, steps = self.begin(front, head, rows, fitted, marks)
-            trails.append((fitted, held, mine, steps))
+            head = self.head_of(fitted)
+            said[held] = head(self.rows[held])
+            trails.append((fitted, held, *self.begin(head, fitted, marks)))
         heats: dict[int, float] = {}
         losses: dict[int, float] = {}
+        mean = None
         for mark in [0, *marks]:
             if mark:
                 for fitted, held, mine, steps in trails:
@@ -219,6 +252,29 @@ class _Run:
             heats[mark] = temperature_of(said[judged], self.codes[judged])
             losses[mark] = float(F.cross_entropy(said[judged] / heats[mark], self.codes[judged]))
             best = min(losses, key=losses.__getitem__)
+            if self.averaged and best == mark > 0:
+                mean = _mean_of([mine for _, _, mine, _ in trails])
             if sum(each > best for each in losses) >= PATIENCE:
                 break
-        return heats, losses
+        return _Judged(heats, losses, best, mean)
+
+
+class _Judged(NamedTuple):
+    """Temperatures and log losses by steps, the steps of the least, and the folds' mean there."""
+
+    heats: dict[int, float]
+    losses: dict[int, float]
+    best: int
+    mean: Front | None
+
+
+@torch.no_grad()
+def _mean_of(fronts: list[Front]) -> Front:
+    """A copy whose weights are the means of several."""
+    mine = _laid_out(fronts[0], torch.channels_last)
+    assert mine.part is not None
+    every = zip(*(f.part.module.parameters() for f in fronts if f.part is not None), strict=True)
+    for own, several in zip(mine.part.module.parameters(), every, strict=True):
+        if own.requires_grad:
+            own.copy_(torch.stack(several).mean(0))
+    return mine

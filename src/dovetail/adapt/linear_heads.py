@@ -287,12 +287,12 @@ def fit_logistic(
     choices = tuple(sorted(choices, reverse=True))  # each starts from the solution of a stronger
     losses: tuple[float, ...] = ()
     best = choices[len(choices) // 2]
-    start = torch.zeros(kept + 1, classes, dtype=torch.float64)
+    every, start = z.new_ones(len(z), 1), z.new_zeros(kept + 1, 1, classes)
     with threadpool_limits(1, user_api="blas"):  # L-BFGS's vectors are too short to share
         if len(choices) > 1 and int(torch.bincount(codes).max()) > 1:
             losses = _held_out(z, codes, classes, [each / unit**2 for each in choices], seed)
             best = choices[int(np.argmin(losses))]
-        solution = _solve(z, codes, best / unit**2, start)
+        solution = _solve(z, codes, best / unit**2, start, every)[:, 0]
     weights = basis @ solution[:-1]
     return Path(Linear(weights, solution[-1] - mean @ weights, best), choices, losses)
 
@@ -302,21 +302,17 @@ def _held_out(
 ) -> tuple[float, ...]:
     """The mean log loss of held-out rows for each penalty; infinite where the search had ended."""
     folds = folds_of(codes, seed)
-    parts = [(folds != fold, folds == fold) for fold in range(int(folds.max()) + 1)]
-    starts = [torch.zeros(z.shape[1] + 1, classes, dtype=torch.float64) for _ in parts]
+    held = F.one_hot(folds + 1)[:, 1:].bool()  # [n, f]
+    solution = z.new_zeros(z.shape[1] + 1, held.shape[1], classes)
     losses: list[float] = []
     for penalty in penalties:
         since = len(losses) - 1 - int(np.argmin(losses)) if losses else 0
         if since >= PATIENCE:
             losses.append(float("inf"))
             continue
-        total, count = 0.0, 0
-        for i, (fitted, held) in enumerate(parts):
-            starts[i] = _solve(z[fitted], codes[fitted], penalty, starts[i], precision=1e-4)
-            outputs = z[held] @ starts[i][:-1] + starts[i][-1]
-            total += float(F.cross_entropy(outputs, codes[held], reduction="sum"))
-            count += int(held.sum())
-        losses.append(total / count)
+        solution = _solve(z, codes, penalty, solution, (~held).double(), precision=1e-3)
+        outputs = _outputs(z, solution)[held]  # a row at a time, by the fold that left it out
+        losses.append(float(F.cross_entropy(outputs, codes[held.any(1)])))
     return tuple(losses)
 
 
@@ -338,24 +334,33 @@ def folds_of(codes: Tensor, seed: int, most: int = FOLDS) -> Tensor:
     return folds
 
 
+def _outputs(z: Tensor, solution: Tensor) -> Tensor:
+    """Of several heads ``[r + 1, f, c]`` for rows ``[n, r]``, by one product: ``[n, f, c]``."""
+    return (z @ solution[:-1].flatten(1)).reshape(-1, *solution.shape[1:]) + solution[-1]
+
+
 def _solve(
-    z: Tensor, codes: Tensor, penalty: float, start: Tensor, precision: float = 1e-9
+    z: Tensor, codes: Tensor, penalty: float, start: Tensor, counts: Tensor, precision: float = 1e-8
 ) -> Tensor:
-    """Weights and, in the last row, intercepts ``[r + 1, c]``.
+    """Weights and, in the last row, intercepts ``[r + 1, f, c]`` of ``f`` heads at once.
+
+    A row counts for each of them as often as ``counts [n, f]`` says.  Heads have nothing to do with
+    each other; as one problem they share their products, which are too small to be quick alone.
 
     In principal directions the curvature is nearly diagonal, about a tenth of the squares and the
     penalty; divided by its root, all directions are alike and few iterations do.
     """
-    targets = F.one_hot(codes, start.shape[1]).double()
-    curvature = torch.cat([z.square().sum(0) / 10 + penalty, z.new_tensor([len(z) / 10])])
-    root = curvature.sqrt()[:, None]  # [r + 1, 1]
+    targets = F.one_hot(codes, start.shape[2]).double()[:, None]  # [n, 1, c]
+    curvature = torch.cat([z.square().T @ counts / 10 + penalty, counts.sum(0)[None] / 10])
+    root, counts = curvature.sqrt()[:, :, None], counts[:, :, None]
 
     def loss(flat: Any) -> tuple[float, Any]:
         solution = torch.from_numpy(flat).reshape(start.shape) / root
-        logs = torch.log_softmax(z @ solution[:-1] + solution[-1], dim=1)
-        surplus = logs.exp() - targets  # [n, c]
-        slope = torch.cat([z.T @ surplus + penalty * solution[:-1], surplus.sum(0)[None]])
-        value = penalty / 2 * solution[:-1].square().sum() - (logs * targets).sum()
+        logs = torch.log_softmax(_outputs(z, solution), dim=2)
+        surplus = (logs.exp() - targets) * counts  # [n, f, c]
+        pull = (z.T @ surplus.flatten(1)).reshape(solution[:-1].shape)
+        slope = torch.cat([pull + penalty * solution[:-1], surplus.sum(0)[None]])
+        value = penalty / 2 * solution[:-1].square().sum() - (logs * targets * counts).sum()
         return float(value), (slope / root).flatten().numpy()
 
     options = {"maxiter": 1000, "ftol": 1e-3 * precision, "gtol": precision * len(z) ** 0.5}

@@ -166,21 +166,23 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
         columns: list[int] | None,
         *,
         offset: bool,
-        params: Any = None,
     ) -> None:
         """Take a network for raw inputs: ``width`` outputs, some columns of its own or all."""
         if model is None:
             seed = seed_of(self.random_state)
             model = default_network(raw, width, seed=seed, counts=self.counts_)
         module, self._prepare, _ = network_of(model)
-        self.body_ = as_part(model).changed(module=module)
-        moves = self.params if params is None else params
-        moving = [f"body.{name}" for name in chosen_parameters(module, moves)]
-        given = self._given(module, raw)
-        projection = self._projection(given, width, columns)
-        kind = next(module.parameters()).dtype
-        self.network_ = Readout(module, width, projection).to(kind).eval()
-        self.linear_ = LinearModel(self.network_, [*moving, *([OFFSET] if offset else [])])
+        body = as_part(model).changed(module=module)
+        projection = self._projection(self._given(module, raw), width, columns)
+        moving = [f"body.{name}" for name in chosen_parameters(module, self.params)]
+        self._take(body, width, projection, [*moving, *([OFFSET] if offset else [])])
+
+    def _take(self, body: Part, width: int, projection: Tensor | None, moving: list[str]) -> None:
+        """Linearise a network of one's own with respect to some of its weights."""
+        self.body_ = body
+        kind = next(body.module.parameters()).dtype
+        self.network_ = Readout(body.module, width, projection).to(kind).eval()
+        self.linear_ = LinearModel(self.network_, moving)
 
     def _given(self, module: nn.Module, raw: Tensor) -> int:
         """How many numbers a network gives for an input, maps averaged over their positions."""
@@ -240,7 +242,9 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
         if self.model is None:  # small enough to spare no digits: rows must not depend on others
             linear = LinearModel(copy.deepcopy(self.network_).double(), list(linear.names))
             x = x.double()
-        moved = linear.push(x, self.direction_) + self.constant_
+        moved = self.constant_.expand(len(x), -1)
+        if bool(self.direction_.any()):  # a network with a head for the classes says it all
+            moved = moved + linear.push(x, self.direction_)
         return moved + linear.outputs(x) if self.follows_network_ else moved
 
     def _remember(self, constant: Tensor, mean: str, began: float) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "default_network",
     "front_of",
     "network_of",
+    "prepared_by",
     "standardising",
     "with_head",
 ]
@@ -59,10 +60,14 @@ def network_of(
     refuse_lazy(model.module if isinstance(model, Part) else model)
     part = as_part(model)
     module = copied(part.module)
-    dtype = _type_of(module)
     if not isinstance(model, Part):
-        return module, partial(_as_type, dtype=dtype), None
-    return module, partial(_prepared, contract=part.contract, dtype=dtype), part.contract
+        return module, partial(_as_type, dtype=_type_of(module)), None
+    return module, prepared_by(part.changed(module=module)), part.contract
+
+
+def prepared_by(part: Part) -> Callable[[Tensor], Tensor]:
+    """How a part wants raw inputs, in the type of its weights; it pickles."""
+    return partial(_prepared, contract=part.contract, dtype=_type_of(part.module))
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -162,6 +167,11 @@ class Front:
             )
         return found.double()
 
+    def prepared(self, raw: Tensor) -> Tensor:
+        """Raw inputs as the network takes them, where it has its weights."""
+        assert self.part is not None, "without a network there is nothing to prepare for"
+        return prepared_by(self.part)(raw).to(self.part.device)
+
     def shape(self, raw: Tensor) -> tuple[int, ...]:
         """The shape of one input's features before they become a row."""
         few = raw[:2]
@@ -219,7 +229,7 @@ def with_head(
         shape: What :meth:`Front.shape` says.
         weights: Of the head, cast to float32.
         intercept: Of the head.
-        origin: What the part is to say of itself; its parent is filled in.
+        origin: What the part is to say of itself; its parents are filled in where it names none.
         classes: The names of the outputs; without any they are numbers.
     """
     if not shape:
@@ -244,9 +254,8 @@ def with_head(
     if front.part is None:
         return fitted
     before = front.part.changed(contract=replace(front.part.contract, gives=(takes,)))
-    return join(before, fitted).changed(
-        origin=replace(origin, parents=(front.part.digest, fitted.digest))
-    )
+    parents = origin.parents or (front.part.digest, fitted.digest)
+    return join(before, fitted).changed(origin=replace(origin, parents=parents))
 
 
 def cooled(module: nn.Module, temperature: float) -> nn.Module:

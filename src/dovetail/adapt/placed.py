@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dovetail.adapt.around import HEAD, Placed, posterior_at
 from dovetail.adapt.linearized import LinearizedEstimator
-from dovetail.adapt.networks import cooled
+from dovetail.adapt.networks import cooled, prepared_by
 from dovetail.adapt.plan import Plan
 from dovetail.adapt.priors import Chosen
 from dovetail.parts.part import Part
@@ -46,9 +46,8 @@ class Placeable(LinearizedEstimator):
         found = placed.guarded
         self.labels_, self.mean_ = codes, "network"
         self.temperature_ = self.mean_temperature_ = 1.0
-        self._linearise(
-            placed.part, raw, len(self.classes_), None, offset=False, params=list(placed.moved)
-        )
+        self._prepare = prepared_by(placed.part)
+        self._take(placed.part, len(self.classes_), None, [f"body.{name}" for name in placed.moved])
         x = self._prepare(raw)
         self._example = x[:1]
         self._placed_at = (x, placed.moved)

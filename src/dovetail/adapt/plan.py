@@ -34,7 +34,7 @@ from dovetail.adapt.linear_model import LinearModel
 from dovetail.core.errors import SettingsError, nearest, shown
 from dovetail.linalg.gradient_factors import Outer
 
-__all__ = ["Needs", "Plan", "Sizes", "free_memory", "plan_for"]
+__all__ = ["Group", "Needs", "Plan", "Sizes", "free_memory", "plan_for"]
 
 EXACT = ("function", "parameter")
 PRODUCTS = 30  # of conjugate gradients, as a guess
@@ -71,6 +71,17 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Group:
+    """What fitting some layers would take, about; ``passes`` are those that give the features."""
+
+    layers: str
+    weights: int
+    passes: float
+    seconds: float
+    memory: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """Each way's needs, and which of them is taken.
 
@@ -79,6 +90,8 @@ class Plan:
         memory: Bytes that may be used.
         ways: In the order of preference.
         asked: The method that was asked for, or ``"auto"``.
+        groups: Of layers, where a head is fitted and others may move; ``ways`` then are for the
+            spread of what the head says.
 
     >>> plan = Plan(Sizes(50_000, 1, 800_000, 20_000), 10**10, (
     ...     Needs("function", 6 * 10**10, 400.0), Needs("cg", 2 * 10**9, 60.0)))
@@ -94,6 +107,7 @@ class Plan:
     memory: int
     ways: tuple[Needs, ...]
     asked: str = "auto"
+    groups: tuple[Group, ...] = ()
 
     @property
     def method(self) -> str:
@@ -122,7 +136,18 @@ class Plan:
 
     def __str__(self) -> str:
         s = self.sizes
-        lines = [f"{_problem(s)}; {_amount(self.memory)} of memory"]
+        lines = []
+        if self.groups:
+            wide = max(len(group.layers) for group in self.groups)
+            lines += [f"{s.inputs} inputs, in passes of all of them through the network"]
+            lines += [
+                f"  {group.layers:<{wide}}   about {group.passes:4.1f} passes   "
+                f"{_duration(group.seconds):<14}   {_amount(group.memory):>10}   "
+                f"{group.weights} weights"
+                for group in self.groups
+            ]
+            lines.append("and, for how sure the head is (asked for, not needed to predict):")
+        lines.append(f"{_problem(s)}; {_amount(self.memory)} of memory")
         chosen = self._chosen()
         for way in self.ways:
             word = "" if self.fits(way) else "does not fit"

@@ -17,7 +17,7 @@ steps have the same size whatever the gradient, and would undo what the network 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,6 +91,7 @@ def moved(
     moves: Moves,
     marks: Sequence[int],
     *,
+    step: Callable[[str], None] = lambda words: None,
     seed: int = 0,
 ) -> Iterator[int]:
     """Train the weights of a front that require gradients; stop at each of the marks on the way.
@@ -102,6 +103,7 @@ def moved(
         codes: Classes ``[n]``.
         moves: See :class:`Moves`.
         marks: After which steps to stop, ascending.
+        step: Called after each step with a few words.
         seed: Of the order of the labels.
     """
     part = front.part
@@ -109,45 +111,50 @@ def moved(
         raise ContractError("without a network there are no weights to move")
     weights = [each for each in part.module.parameters() if each.requires_grad]
     matrix, intercept = (each.to(weights[0]) for each in (head.weights, head.intercept))
-    means, squares = ([torch.zeros_like(each) for each in weights] for _ in range(2))
+    adamw = _AdamW(weights, moves.decay)
     batches = _batches(len(inputs), moves.batch_size, seed)
     done = 0
     for mark in marks:
-        for step in range(done, mark):
+        for number in range(done, mark):
             some = next(batches)
             x = _laid_out(prepare(inputs[some], part.contract).to(weights[0]))
             logits = pooled(part.module(x), front.pooling) @ matrix + intercept
             loss = F.cross_entropy(logits, codes[some].to(logits.device))
-            slopes = torch.autograd.grad(loss, weights)
-            _adamw(weights, slopes, means, squares, step + 1, moves.at(step), moves.decay)
+            adamw(torch.autograd.grad(loss, weights), moves.at(number))
+            step(f"loss {float(loss.detach()):.2f}")
         done = mark
         yield mark
 
 
-@torch.no_grad()
-def _adamw(
-    weights: Sequence[Tensor],
-    slopes: Sequence[Tensor],
-    means: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    step: int,
-    rate: float,
-    decay: float,
-    momentum: float = 0.9,
-    memory: float = 0.999,
-) -> None:
-    """One step of AdamW; torch's own imports a compiler first, which takes longer than all steps.
+class _AdamW:
+    """AdamW; torch's own imports a compiler first, which takes longer than all steps.
 
-    >>> weight, zero = torch.ones(1), torch.zeros(2, 1).unbind()
-    >>> _adamw([weight], [torch.tensor([5.0])], zero[:1], zero[1:], 1, rate=0.1, decay=0.0)
+    >>> weight = torch.ones(1)
+    >>> _AdamW([weight], decay=0.0)([torch.tensor([5.0])], rate=0.1)
     >>> weight  # the first step has the length of the rate, whatever the slope
     tensor([0.9000])
     """
-    for weight, slope, mean, square in zip(weights, slopes, means, squares, strict=True):
-        mean.lerp_(slope, 1 - momentum)
-        square.lerp_(slope.square(), 1 - memory)
-        root = (square / (1 - memory**step)).sqrt_().add_(1e-8)
-        weight.mul_(1 - rate * decay).addcdiv_(mean, root, value=-rate / (1 - momentum**step))
+
+    def __init__(self, weights: Sequence[Tensor], decay: float) -> None:
+        self.weights, self.decay, self.done = weights, decay, 0
+        blank = [torch.zeros_like(each) for each in weights]
+        self.means, self.squares = ([each.clone() for each in blank] for _ in range(2))
+        self.roots = blank  # to write to: memory that is new at every step takes longest
+
+    @torch.no_grad()
+    def __call__(
+        self, slopes: Sequence[Tensor], rate: float, momentum: float = 0.9, memory: float = 0.999
+    ) -> None:
+        """One step."""
+        self.done += 1
+        young = math.sqrt(1 - memory**self.done)
+        length = rate * young / (1 - momentum**self.done)
+        every = zip(self.weights, slopes, self.means, self.squares, self.roots, strict=True)
+        for weight, slope, mean, square, root in every:
+            mean.lerp_(slope, 1 - momentum)
+            square.mul_(memory).addcmul_(slope, slope, value=1 - memory)
+            torch.sqrt(square, out=root).add_(1e-8 * young)
+            weight.mul_(1 - rate * self.decay).addcdiv_(mean, root, value=-length)
 
 
 def _laid_out(x: Tensor) -> Tensor:

@@ -33,7 +33,20 @@ from dovetail.settings.adapt import Adapt
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Choices", "Compared", "WAYS", "compare_ways", "drawn", "estimator_for"]
+__all__ = [
+    "WAYS",
+    "Choices",
+    "Compared",
+    "Labels",
+    "compare_ways",
+    "count_of",
+    "drawn",
+    "estimator_for",
+    "refuse",
+]
+
+Labels = int | str
+"""How many a class, or of numbers in all; or ``"all"`` that there are to train on."""
 
 WAYS = ("linearized", "probe", "finetune")
 """Inference in the linearised network; a linear head on frozen features; training."""
@@ -71,19 +84,20 @@ class Choices:
 
 @dataclass(frozen=True)
 class Compared:
-    """What was measured; the estimators of the first draw of the most labels; and the same measures
-    of those on the validation split, if there is one."""
+    """What was measured; the estimators of the first draw of the most labels; the same measures
+    of those on the validation split, if there is one; and what was stopped, if it was (Ctrl-C)."""
 
     record: Adaptation
     estimators: dict[str, Any]
     validation: dict[str, dict[str, float]]
+    stopped: str = ""
 
     @property
     def best(self) -> str:
         """The way that does best on the validation split: the most accurate, and of equals the one
         of the least log loss; of numbers the one of the least error.  Without one, the first."""
         if not self.validation:
-            return self.record.ways[0]
+            return next(iter(self.estimators))
         if self.record.main == "rmse":
             return min(self.validation, key=lambda how: self.validation[how]["rmse"])
         scores = {how: (said["accuracy"], -said["nll"]) for how, said in self.validation.items()}
@@ -95,7 +109,7 @@ def compare_ways(
     task: Task,
     *,
     ways: Sequence[str] = WAYS,
-    labels: Sequence[int] = (10,),
+    labels: Sequence[Labels] = (10,),
     draws: int = Adapt.draws,
     choices: Choices | None = None,
     seed: int = 0,
@@ -109,11 +123,15 @@ def compare_ways(
         task: Of classes or numbers.
         ways: Some of :data:`WAYS`.
         labels: How many a class to draw from the training split; of numbers, how many in all.
+            ``"all"`` are all of it, once.
         draws: How often, with one seed after the other.
         choices: See :class:`Choices`.
         seed: The first.
         name: What the record calls the part.
         show: Progress bar: ``None`` on a terminal only.
+
+    An interrupt (Ctrl-C) ends the fit that it meets.  If others were done by then, the result is
+    theirs, and says what was stopped.
 
     >>> from dovetail.parts.part import build
     >>> from dovetail.tasks.load import load_task
@@ -122,21 +140,35 @@ def compare_ways(
     True
     """
     chosen = choices or Choices()
-    _refuse(task, ways, labels, draws, chosen)
-    counts = sorted(set(labels))
+    labels = (labels,) if isinstance(labels, str) else labels
+    refuse(part, task, ways, labels, draws, chosen)
+    whole = count_of(task, "all") if "all" in labels else None
+    counts = sorted({count_of(task, each) for each in labels})
     # The whole grid is drawn before any fit: too few examples are told at once.
-    small = {(k, s): drawn(task, k, seed=s) for k in counts for s in range(seed, seed + draws)}
+    small = {
+        (k, s): drawn(task, "all" if k == whole else k, seed=s)
+        for k in counts
+        for s in range(seed, seed + (1 if k == whole else draws))
+    }
     trials: list[Trial] = []
     estimators: dict[str, Any] = {}
+    now, stopped = "", ""
     with progress(f"adapting to {task.name}", len(small) * len(ways), show=show) as step:
-        for (count, number), one in small.items():
-            for how in ways:
-                fitted, trial = _trial(how, part, one, count, number, chosen)
-                trials.append(trial)
-                if (count, number) == (counts[-1], seed):
-                    estimators[how] = fitted
-                step(f"{how}, {count} labels")
-    first = small[counts[-1], seed]
+        try:
+            for (count, number), one in small.items():
+                for how in ways:
+                    now = f"{how} with {'all' if count == whole else count} labels"
+                    fitted, trial = _trial(how, part, one, count, number, chosen)
+                    if number == seed:  # of the most labels so far
+                        most = trials[-1].labels if trials else count
+                        estimators = (estimators if most == count else {}) | {how: fitted}
+                    trials.append(trial)
+                    step(now)
+        except KeyboardInterrupt:
+            if not trials:
+                raise
+            stopped = now
+    first = small[trials[-1].labels, seed]
     flat = task.kind == "regression" and task.input_shape == (1,) and task.outputs == 1
     record = Adaptation(
         part=name or part.described,
@@ -148,6 +180,7 @@ def compare_ways(
         points=_points(first) if flat else (),
         settings={
             **{"seed": seed, "draws": draws, "labels": list(counts), "split": "test"},
+            **{"all": whole, "stopped": stopped},
             **{"part_digest": part.digest, "task_fingerprint": task.fingerprint},
             **asdict(chosen),
         },
@@ -157,7 +190,7 @@ def compare_ways(
         validation = {
             how: _measures(estimator, task, "validation") for how, estimator in estimators.items()
         }
-    return Compared(record, estimators, validation)
+    return Compared(record, estimators, validation, stopped)
 
 
 def estimator_for(how: str, part: Part, kind: str, choices: Choices, *, seed: int = 0) -> Any:
@@ -184,13 +217,27 @@ def estimator_for(how: str, part: Part, kind: str, choices: Choices, *, seed: in
     return LinearizedRegressor(part, **about)
 
 
-def drawn(task: Task, labels: int, *, seed: int = 0) -> Task:
+def count_of(task: Task, labels: Labels) -> int:
+    """A number for all labels, too: those of the largest class, or of numbers how many there are.
+
+    No draw of another number has as many, unless it is all of them.
+    """
+    if isinstance(labels, int):
+        return labels
+    if task.kind == "classes":
+        return int(torch.bincount(task.subset("train")[1]).max())
+    return task.size("train")
+
+
+def drawn(task: Task, labels: Labels, *, seed: int = 0) -> Task:
     """The task with so many labels to train on: a class, or of numbers in all.
 
     >>> numbers = Task(torch.rand(40, 2), torch.rand(40), kind="regression", name="heat")
     >>> drawn(numbers, 5)
     Task('heat~5', regression to 1, 17 inputs 2, train 5 / validation 4 / test 8)
     """
+    if isinstance(labels, str):
+        return task
     if task.kind == "classes":
         return few(task, labels, seed=seed)
     rows = task.indices("train")
@@ -316,9 +363,15 @@ def _points(task: Task) -> tuple[tuple[float, float], ...]:
     return tuple(zip(inputs[:, 0].tolist(), targets.reshape(-1).tolist(), strict=True))
 
 
-def _refuse(
-    task: Task, ways: Sequence[str], labels: Sequence[int], draws: int, choices: Choices
+def refuse(
+    part: Part,
+    task: Task,
+    ways: Sequence[str],
+    labels: Sequence[Labels],
+    draws: int,
+    choices: Choices,
 ) -> None:
+    """Tell what cannot be, before anything is fitted; see :func:`compare_ways`."""
     if task.kind not in ("classes", "regression"):
         raise TaskError(f"{task.name!r} is of kind {task.kind!r}; this needs classes or numbers")
     if task.size("test") == 0:
@@ -330,8 +383,11 @@ def _refuse(
             raise SettingsError(f"unknown way to adapt {how!r}{nearest(str(how), WAYS)}")
         if list(ways).count(how) > 1:
             raise SettingsError(f"the way {how!r} is named twice")
-    if not labels or min(labels) < 1 or draws < 1:
-        raise SettingsError("labels and draws are counts from 1")
+    counted = [each for each in labels if each != "all"]
+    if not labels or not all(isinstance(each, int) and each > 0 for each in counted) or draws < 1:
+        raise SettingsError("labels and draws are counts from 1, or of labels 'all'")
+    if task.size("train") == 0:
+        raise TaskError(f"{task.name!r} has no examples to train on")
     if choices.temperature not in ("none", "validation"):
         raise SettingsError(f"temperature is 'none' or 'validation', got {choices.temperature!r}")
     if choices.temperature == "validation":
@@ -339,3 +395,6 @@ def _refuse(
             raise SettingsError("a temperature is for classes; numbers have none")
         if task.size("validation") == 0:
             raise TaskError(f"{task.name!r} has no validation examples to fit a temperature to")
+    for how in ways:
+        if how != "probe":  # which has none
+            estimator_for(how, part, task.kind, choices)._refuse_settings()

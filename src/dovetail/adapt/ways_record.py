@@ -29,7 +29,8 @@ COLUMNS = {
 class Trial:
     """One way, one draw of labels: what it reached on the test split, and in which time.
 
-    ``labels`` is how many a class, or of numbers how many in all; ``n`` is how many in all.
+    ``labels`` is how many a class, or of numbers how many in all; of all labels, how many the
+    largest class has.  ``n`` is how many in all.
     ``chosen`` is what a way that had a choice took, and ``why`` says the reason.
     """
 
@@ -118,12 +119,15 @@ class Adaptation(Record, kind="adaptation"):
     def summary(self) -> str:
         """The finding in a sentence."""
         most, (_, spec) = self.labels[-1], COLUMNS[self.main]
-        said = [f"{how} {self.mean(how, most, self.main):{spec}}" for how in self.ways]
+        there = [how for how in self.ways if self._of(how, most)]
+        said = [f"{how} {self.mean(how, most, self.main):{spec}}" for how in there]
         words = "reaches" if self.main == "accuracy" else "errs by"
         first = said[0].replace(" ", f" {words} ", 1)
         draws = f", {self.draws} draws" if self.draws > 1 else ""
         noun = "label" if most == 1 else "labels"
         per = f"{most} {noun}{' a class' if self.main == 'accuracy' else ''}"
+        if self._called(most) == "all":
+            per, draws = "all labels", ""
         return f"With {per}{draws}: {', '.join([first, *said[1:]])}."
 
     def mean(self, how: str, labels: int, measure: str) -> float:
@@ -147,6 +151,10 @@ class Adaptation(Record, kind="adaptation"):
         """The table, and how it grows with labels: what a terminal shows well."""
         grown = (self._by_labels(),) if len(self.labels) > 1 else ()
         return (self._table(), *grown, self._note())
+
+    def _called(self, labels: int) -> Cell:
+        """The number, or the word for all of them."""
+        return "all" if labels == self.settings.get("all") else labels
 
     def _of(self, how: str, labels: int) -> list[Trial]:
         return self._groups.get((how, labels), [])
@@ -174,8 +182,9 @@ class Adaptation(Record, kind="adaptation"):
         rows = []
         for labels in self.labels:
             for how in self.ways:
-                trials = self._of(how, labels)
-                row: list[Cell] = [labels, how]
+                if not (trials := self._of(how, labels)):
+                    continue  # it was stopped before
+                row: list[Cell] = [self._called(labels), how]
                 for name in measures:
                     values = [t.measures[name] for t in trials if name in t.measures]
                     row.append(fmean(values) if values else None)
@@ -192,8 +201,9 @@ class Adaptation(Record, kind="adaptation"):
         words, spec = self._axis()
         lines = []
         for how in self.ways:
-            bounded = [self._bounds(how, labels) for labels in self.labels]
-            lines.append(_bounded(how, [float(k) for k in self.labels], bounded, self.draws))
+            there = [labels for labels in self.labels if self._of(how, labels)]
+            bounded = [self._bounds(how, labels) for labels in there]
+            lines.append(_bounded(how, [float(k) for k in there], bounded, self.draws))
         per = "labels a class" if self.main == "accuracy" else "labels"
         title = f"{words[0].upper()}{words[1:]} by the number of labels{self._spread_words()}"
         return Figure("line", title, tuple(lines), per, words, spec, log_x=True)
@@ -202,9 +212,9 @@ class Adaptation(Record, kind="adaptation"):
         words, spec = self._axis()
         clouds = []
         for how in self.ways:
-            trials = [self._of(how, labels) for labels in self.labels]
-            seconds = [fmean(t.fit_seconds for t in some) for some in trials]
-            bounded = [self._bounds(how, labels) for labels in self.labels]
+            there = [labels for labels in self.labels if self._of(how, labels)]
+            seconds = [fmean(t.fit_seconds for t in self._of(how, labels)) for labels in there]
+            bounded = [self._bounds(how, labels) for labels in there]
             clouds.append(_bounded(how, seconds, bounded, self.draws))
         title = f"{words[0].upper()}{words[1:]} by the time to fit{self._spread_words()}"
         return Figure("scatter", title, tuple(clouds), "seconds", words, spec, log_x=True)
@@ -212,7 +222,9 @@ class Adaptation(Record, kind="adaptation"):
     def _reliability(self) -> Figure:
         lines = [Series(curve.how, curve.confidence, curve.accuracy) for curve in self.curves]
         diagonal = Series("if it were calibrated", (0.0, 1.0), (0.0, 1.0))
-        title = f"Reliability with {self.labels[-1]} labels a class: below is over-confident"
+        most = self._called(self.labels[-1])
+        per = "all labels" if most == "all" else f"{most} labels a class"
+        title = f"Reliability with {per}: below is over-confident"
         return Figure("line", title, (*lines, diagonal), "confidence", "accuracy", ".0%")
 
     def _band(self, band: Band) -> Figure:
@@ -232,9 +244,14 @@ class Adaptation(Record, kind="adaptation"):
         spread = f", ± one deviation over {self.draws} draws of labels" if self.draws > 1 else ""
         return Text(
             f"Each way was fitted to the same labels of the training split{beside}, and measured "
-            f"on {self.n} examples of the test split{spread}.{self._taken()}{self._not_beaten()}",
+            f"on {self.n} examples of the test split{spread}.{self._taken()}{self._not_beaten()}"
+            f"{self._stopped()}",
             style="note",
         )
+
+    def _stopped(self) -> str:
+        stopped = self.settings.get("stopped")
+        return f" Stopped at {stopped}: what follows was not fitted." if stopped else ""
 
     def _taken(self) -> str:
         """What the ways that had a choice took, and how often."""
@@ -251,8 +268,11 @@ class Adaptation(Record, kind="adaptation"):
         if "probe" not in self.ways or self.main != "accuracy":
             return ""
         most = self.labels[-1]
+        there = [how for how in self.ways if self._of(how, most)]
+        if "probe" not in there:
+            return ""
         floor = self.mean("probe", most, "accuracy")
-        below = [w for w in self.ways if w != "probe" and self.mean(w, most, "accuracy") <= floor]
+        below = [w for w in there if w != "probe" and self.mean(w, most, "accuracy") <= floor]
         return (
             f" The probe, which costs least, is not beaten by {', '.join(below)}." if below else ""
         )

@@ -34,4 +34,8 @@ def run(args: argparse.Namespace) -> int:
     common.need_tasks([args.task], args.data)
     from dovetail.jobs.adapt import adapt  # torch loads here
 
-    return common.show(adapt(args.part, args.task, **options, **common.frame_of(args)), args)
+    outcome = adapt(args.part, args.task, **options, **common.frame_of(args))
+    code = common.show(outcome, args)
+    if stopped := outcome.data.get("stopped"):
+        raise KeyboardInterrupt(f"{stopped} was stopped; what was done by then is shown and kept")
+    return code

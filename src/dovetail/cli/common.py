@@ -228,6 +228,19 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, _words(text)))
 
 
+def _numbers_or_all(text: str) -> tuple[int | str, ...]:
+    """The same, and the word for all there are among them.
+
+    >>> _numbers_or_all("1,10,all")
+    (1, 10, 'all')
+    """
+    words = _words(text)
+    if not words or not all(word.isdecimal() or word == "all" for word in words):
+        message = f"expected whole numbers such as 1,10, or all, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return tuple(word if word == "all" else int(word) for word in words)
+
+
 def _number_or_word(text: str) -> float | str:
     try:
         return float(text)
@@ -261,6 +274,7 @@ _READS: dict[str, Callable[[str], Any]] = {
     "Folder": place,
     "tuple[str, ...]": _words,
     "tuple[int, ...]": _numbers,
+    "tuple[int | str, ...]": _numbers_or_all,
     "tuple[int, int] | int": _size,
     "tuple[int | None, ...]": _shape,
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _COMMANDS = {
+    "fit": "from a folder of images or a table to a model in use",
     "demo": "a tour on small digits: train, cut, shelve, join, measure",
     "data": "list and get the data sets that are known by name",
     "train": "train a network on a task and put it on the shelf",

@@ -9,7 +9,7 @@ from dovetail.settings.show import Predict
 
 __all__ = ["EXAMPLE", "add", "run"]
 
-EXAMPLE = "dovetail predict lenet images.npy"
+EXAMPLE = "dovetail predict lenet photos/*.jpg -o classes.csv"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("part", help="name or name@version on the shelf, or a part's folder")
     parser.add_argument(
         "inputs",
-        help="an image, a folder of images, a table without its target, an .npy or .npz file, or a "
+        nargs="+",
+        help="images, folders of images, tables without their target, .npy and .npz files, or a "
         "task (its test split)",
     )
     common.add_settings(parser, Predict.declared.values())
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     options = common.settings_of(args, Predict)
     common.need_parts([args.part], args.shelf)
-    common.need_tasks([args.inputs], args.data)
+    common.need_tasks(args.inputs, args.data)
     from dovetail.jobs.predict import predict  # torch loads here
 
     return common.show(predict(args.part, args.inputs, **options, **common.frame_of(args)), args)

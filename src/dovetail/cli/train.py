@@ -25,7 +25,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="digits, mnist, ..., a folder of images, or a .csv, .parquet or .npz file; or made of "
         "one, as 'digits[0,1,2]~rot90'; several with --how compatible",
     )
-    parser.add_argument("--net", help="mlp, lenet5, resnet8, resnet20, ... (default: lenet5)")
+    parser.add_argument(
+        "--net", help="mlp, lenet5, resnet8, ... (default: lenet5 for images, mlp for tables)"
+    )
     common.add_set(parser)
     parser.add_argument(
         "--from",

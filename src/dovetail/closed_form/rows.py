@@ -134,14 +134,14 @@ class HeldRows:
             places = one_in(step, 0, len(self.z)).to(self.z.device)
             some = HeldRows(*Block(self.z, self.y, self.weights).take(places), shared=self.shared)
             scores = judge([some._behind(layer)[1] for layer in layers])
-            which = scores.index(min(scores))
+            which = first_least(scores)
             _, moments, rows = self.best_of([layers[which]], judge)
             return which, moments, rows
         best: tuple[float, int, Moments, Tensor] | None = None
         for i, layer in enumerate(layers):
             z, moments = self._behind(layer)
             score = judge([moments])[0] if len(layers) > 1 else 0.0
-            if best is None or score < best[0]:
+            if best is None or score < best[0] * CLEARLY:
                 best = score, i, moments, z
         assert best is not None
         return best[1], best[2], replace(self, z=best[3])
@@ -208,7 +208,7 @@ class StreamedRows:
         else:
             several = self._behind(layers, step)
             scores = judge(several)
-            which = scores.index(min(scores))
+            which = first_least(scores)
             moments = several[which] if step == 1 else self._behind([layers[which]])[0]
         return which, moments, replace(self, layers=(*self.layers, layers[which]))
 
@@ -230,6 +230,23 @@ class StreamedRows:
     def judged(self, head: Layer, decay: float) -> StreamedRows:
         """The rows with their importance brought up to date, at the next pass."""
         return replace(self, heads=(*self.heads, (len(self.layers), head, decay)))
+
+
+CLEARLY = 1 - 1e-9
+"""Layers that differ in scale alone leave the same; rounding must not decide between them."""
+
+
+def first_least(scores: Sequence[float]) -> int:
+    """The place of the least, the first of those that are alike.
+
+    >>> first_least([2.0, 1.0, 1.0 - 1e-15])
+    1
+    """
+    best = 0
+    for i, score in enumerate(scores):
+        if score < scores[best] * CLEARLY:
+            best = i
+    return best
 
 
 NO_ROWS = (

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from dovetail.core.declared import Shown, blocks, fill
 from dovetail.core.errors import FormatError, first_line, shown
 from dovetail.core.files import write_whole
+from dovetail.core.notebook import html_of
 from dovetail.core.plain import dumps, from_plain, read_fields, read_json, to_plain
 from dovetail.core.views import View, at_most, read_view, write_view
 
@@ -75,6 +76,9 @@ class Record:
         if not self.shows:
             raise TypeError(f"{type(self).__name__} must say what it shows: declare shows")
         return blocks(self, self.shows)
+
+    def _repr_html_(self) -> str:
+        return html_of(self.title, self.view())
 
     def to_plain(self) -> dict[str, Any]:
         """The whole record as JSON values, its view included."""

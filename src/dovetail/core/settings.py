@@ -30,6 +30,10 @@ Folder = str
 """The type of a setting that names a folder, which doors write the shortest way."""
 
 
+_MIXED = ("tuple[int | str, ...]",)
+"""Numbers, and words among them, which are the choices."""
+
+
 class Setting:
     """One thing to choose.
 
@@ -73,7 +77,7 @@ class Setting:
     @property
     def kind(self) -> str:
         """The first of its types: ``"int"`` of ``"int | None"``."""
-        return self.type.partition(" | ")[0]
+        return self.type if self.type in _MIXED else self.type.partition(" | ")[0]
 
     @property
     def words(self) -> str:
@@ -109,7 +113,7 @@ class Setting:
                 )
             if self.kind in ("int", "float") and "str" not in self.type:
                 raise SettingsError(f"{argument(self.name)} must be a number, got {shown(value)}")
-        elif self.kind in ("int", "tuple[int, ...]"):
+        elif self.kind in ("int", "tuple[int, ...]", *_MIXED):
             self._check_number(value, "a whole number", isinstance(value, int))
         elif self.kind == "float":
             finite = isinstance(value, float | int) and abs(value) < float("inf")

@@ -1,4 +1,4 @@
-"""What a record shows: text, tables, figures and heat maps, as plain data.
+"""What a record shows: text, tables, figures, heat maps and pictures, as plain data.
 
 A view is a tuple of blocks.  The report draws them as HTML, the command line as text; neither
 knows what was measured, and nothing here knows how it will be drawn.
@@ -20,6 +20,8 @@ __all__ = [
     "Block",
     "Figure",
     "Heatmap",
+    "Picture",
+    "Pictures",
     "Series",
     "Table",
     "Text",
@@ -160,6 +162,42 @@ class Heatmap:
         _take(wide * len(self.rows))
 
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_LARGEST = 1 << 16
+"""Characters of a picture: a thumbnail has a tenth of that."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small PNG image as base64, and the words below it.
+
+    >>> Picture("iVBORw0KGgo=", "cat, taken for a dog").words
+    'cat, taken for a dog'
+    """
+
+    png: str
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.png) > _LARGEST or not _BASE64.fullmatch(self.png):
+            raise ValueError(f"a picture is base64 of at most {_LARGEST} characters")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Small pictures side by side.
+
+    >>> len(Pictures("Mistakes", (Picture("iVBORw0KGgo="),)).pictures)
+    1
+    """
+
+    title: str
+    pictures: tuple[Picture, ...]
+
+    def __post_init__(self) -> None:
+        _take(len(self.pictures))
+
+
 def refuse_mostly_empty(rows: int, columns: int, known: int) -> None:
     """Refuse a large table of which little is known, before it is filled with gaps.
 
@@ -205,14 +243,15 @@ def _take(cells: int) -> None:
             raise ValueError("what it shows would be larger than what it holds")
 
 
-Block = Text | Table | Figure | Heatmap
+Block = Text | Table | Figure | Heatmap | Pictures
 View = tuple[Block, ...]
 
-_BLOCKS: dict[str, type[Text] | type[Table] | type[Figure] | type[Heatmap]] = {
+_BLOCKS: dict[str, type[Text] | type[Table] | type[Figure] | type[Heatmap] | type[Pictures]] = {
     "text": Text,
     "table": Table,
     "figure": Figure,
     "heatmap": Heatmap,
+    "pictures": Pictures,
 }
 
 

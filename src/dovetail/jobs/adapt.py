@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dovetail.adapt.ways import WAYS, Choices, Compared, compare_ways, drawn, estimator_for
+from dovetail.adapt.ways import (
+    WAYS,
+    Choices,
+    Compared,
+    Labels,
+    compare_ways,
+    count_of,
+    drawn,
+    estimator_for,
+    refuse,
+)
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.views import Text
 from dovetail.jobs import Outcome
@@ -41,7 +51,7 @@ def adapt(
     source: str,
     *,
     how: Sequence[str] = Adapt.how,
-    labels: Sequence[int] = Adapt.labels,
+    labels: Sequence[Labels] = Adapt.labels,
     draws: int = Adapt.draws,
     keep: str | None = Adapt.keep,
     plan: bool = Adapt.plan,
@@ -50,8 +60,9 @@ def adapt(
     """Fit each way to the same few labels, measure on test, shelve one; in the command's words.
 
     ``keep`` is the way to shelve, by default the one that does best on the validation split, and
-    ``"none"`` for none; it is shelved with the most labels of the first draw.  With ``plan``
-    nothing is measured: the outcome is what inference would take.
+    ``"none"`` for none; it is shelved with the most labels of the first draw.  Where a fit is
+    stopped (Ctrl-C) this is said of those done by then.  With ``plan`` nothing is measured: the
+    outcome is what inference would take.
     """
     part, task = frame.part(ref), frame.task(source)
     ways = list(WAYS) if list(how) == ["all"] else list(how)
@@ -59,15 +70,16 @@ def adapt(
         if name in choices and not set(owners) & set(ways):
             raise SettingsError(f"{argument(name)} is for {argument('how', ' or '.join(owners))}")
     chosen = Choices(**choices)
-    counts = list(labels) or [FEW.get(task.kind, 1)]
-    if plan:
-        return _planned(part, task, max(counts), chosen, frame.seed)
-    need_test(task)
+    counts: Sequence[Labels] = labels or [FEW.get(task.kind, 1)]
     if keep not in (None, "none", *ways):
         known = [*ways, "none"]
         raise SettingsError(
             f"{argument('keep')} is one of {', '.join(known)}{nearest(str(keep), known)}"
         )
+    need_test(task)
+    refuse(part, task, ways, counts, draws, chosen)
+    if plan:
+        return _planned(part, task, counts, chosen, frame.seed)
     stem = name_of(ref)
     name = frame.named(f"{stem}-{names_for([task.name])[0]}")
     if keep != "none":
@@ -84,7 +96,10 @@ def adapt(
     )
     record, validation = compared.record, compared.validation
     best = None if keep == "none" else keep or compared.best
+    if best not in compared.estimators:  # none, or one that was stopped
+        best = None
     facts: dict[str, Any] = {"kept": best, "validation": validation, "ref": None}
+    facts["stopped"] = compared.stopped
     verdict = record.summary
     if best is not None:
         adapted = _with_origin(compared.estimators[best].to_part(), task, best, compared)
@@ -118,16 +133,18 @@ def _with_origin(part: Part, task: Task, how: str, compared: Compared) -> Part:
     return part.changed(origin=origin)
 
 
-def _planned(part: Part, task: Task, labels: int, choices: Choices, seed: int) -> Outcome:
-    """What inference in the linearised network would take for so many labels."""
-    n = labels * (len(task.classes) if task.kind == "classes" else 1)
-    small = drawn(task, min(labels, 2), seed=seed)
-    inputs, targets = small.subset("train")
+def _planned(
+    part: Part, task: Task, labels: Sequence[Labels], choices: Choices, seed: int
+) -> Outcome:
+    """What inference in the linearised network would take for the most of these labels."""
+    most = max(count_of(task, each) for each in labels)
+    n = most * len(task.classes) if task.kind == "classes" else most
+    if "all" in labels:
+        n = task.size("train")
     # A network is known to the estimator once it has seen an input: two a class are enough.
-    known = choices if choices.method in ("auto", "laplace") else replace(choices, method="auto")
-    estimator = estimator_for("linearized", part, task.kind, known, seed=seed)
+    inputs, targets = drawn(task, min(most, 2), seed=seed).subset("train")
     wanted = [task.classes[i] for i in targets] if task.kind == "classes" else targets.numpy()
-    plan = estimator.fit(inputs, wanted).plan(n)
+    plan = estimator_for("linearized", part, task.kind, choices, seed=seed).plan(n, inputs, wanted)
     return Outcome(
         view=(Text(f"Inference with {n} labels, on this machine:"), Text(str(plan), style="code")),
         data={
@@ -135,5 +152,9 @@ def _planned(part: Part, task: Task, labels: int, choices: Choices, seed: int) -
             "method": plan.method,
             "memory": plan.memory,
             "ways": {w.method: {"bytes": w.memory, "seconds": w.seconds} for w in plan.ways},
+            "groups": {
+                g.layers: {"passes": g.passes, "seconds": g.seconds, "bytes": g.memory}
+                for g in plan.groups
+            },
         },
     )

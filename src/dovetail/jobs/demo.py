@@ -37,6 +37,8 @@ from dovetail.parts.joining import join
 from dovetail.parts.part import Part
 from dovetail.ranking.task_map import TaskMap
 from dovetail.report.page import write_report
+from dovetail.reuse.fitting import fit as fit_task
+from dovetail.reuse.fitting_record import Fitting
 from dovetail.reuse.packing import pack_part
 from dovetail.settings.common import Common
 from dovetail.settings.show import Demo
@@ -127,12 +129,18 @@ def demo(
     shelf.add(solved.part, "low-solved")
     tell(solved.view(accuracy["low"], _seconds(trainings[0])))
 
+    tell(_heading("11. All of it, in one call: from data to a model in use"))
+    rest = only_classes(digits, [each for each in digits.classes if each not in low.classes])
+    model = fit_task(rest, parts=parts, released=False, minutes=1, seed=seed, show=False)
+    model.part.save_pretrained(folder / "model", overwrite=True)
+    tell((Text(model.record.summary), Text(model.record.how_chosen), _tried(model.record)))
+
     listing = shelf.ls()
     for name, training in zip(tasks, trainings, strict=True):
         training.save(folder / "records" / f"training-{name}.json")
     measured: tuple[Record, ...] = (
         *(joins, depth, fitted),
-        *(*forecast.records, near, adapted, packing, solved.record),
+        *(*forecast.records, near, adapted, packing, solved.record, model.record),
     )
     for record in (*measured, fitting):
         record.save(folder / "records" / f"{slug(record.title)}.json")
@@ -154,6 +162,7 @@ def demo(
             "adapted": adapted.to_plain()["data"],
             "packed": packing.to_plain()["data"],
             "solved": {"accuracy": solved.accuracy, "seconds": solved.seconds},
+            "model": model.record.to_plain()["data"],
             "report": str(page),
             "shelf": str(shelf.folder),
             "seconds": seconds,
@@ -208,6 +217,10 @@ def _mapped(near: TaskMap) -> View:
     return (*words[:2], Text("The maps themselves are in the report.", style="note"))
 
 
+def _tried(record: Fitting) -> Table:
+    return next(block for block in reversed(record.view()) if isinstance(block, Table))
+
+
 def _ending(summary: str, page: Path, shelf: Shelf, seconds: float) -> View:
     blocks: list[Block] = [
         Text("What to take home", style="heading"),
@@ -219,7 +232,8 @@ def _ending(summary: str, page: Path, shelf: Shelf, seconds: float) -> View:
             f"    dovetail recombine low high --task digits --shelf {shelf.folder}"
             f"    dovetail rank digits --shelf {shelf.folder}"
             f"    dovetail adapt low.front 'digits[7,8,9]' --shelf {shelf.folder}"
-            f"    dovetail pack --all --shelf {shelf.folder}",
+            f"    dovetail pack --all --shelf {shelf.folder}"
+            f"    dovetail fit 'digits[7,8,9]' -o model",
             style="note",
         ),
     ]
@@ -310,7 +324,7 @@ def joins_by_depth(one: Part, twin: Part, task: Task) -> DepthOfJoin:
         front, back = cut(one, at=at)
         _, foreign = cut(twin, at=at)
         own.append(evaluate(join(front, back), task).accuracy)
-        other.append(evaluate(join(front, foreign, force=True), task).accuracy)
+        other.append(evaluate(join(front, foreign, norms="stored", force=True), task).accuracy)
     return DepthOfJoin(
         at=tuple(names),
         own=tuple(own),

@@ -35,7 +35,7 @@ from dovetail.shelf.writing import sweep
 from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 
-__all__ = ["RUNS", "Frame", "Run", "alone", "job", "names_for", "net_for", "notes_of"]
+__all__ = ["RUNS", "Frame", "Run", "alone", "job", "key_of", "names_for", "net_for", "notes_of"]
 
 RUNS = ".dovetail-runs"
 """Checkpoints of unfinished runs, in a folder beside the shelf."""
@@ -67,7 +67,7 @@ class Run:
     def of(cls, store: Shelf, depends_on: dict[str, Any], *, resume: bool = True) -> Run:
         """The run of these facts, beside a shelf that can be written to."""
         store.check_writable()
-        key = hashlib.sha256(dumps(depends_on).encode()).hexdigest()[:16]
+        key = key_of(depends_on)
         folder = store.folder.parent / RUNS
         return cls(folder, key, resume and any(folder.glob(f"{key}*.safetensors")))
 
@@ -174,7 +174,7 @@ class Frame:
     def begin(self, depends_on: dict[str, Any]) -> Run:
         """The run of these facts; parts stand for their digests and recipes, tasks for theirs."""
         facts = {"name": self.name, "seed": self.seed, **depends_on}
-        self._run = Run.of(self.store, _plain(facts), resume=self._settled["resume"])
+        self._run = Run.of(self.store, facts, resume=self._settled["resume"])
         return self._run
 
     def train(self, way: Callable[..., Any], *inputs: Any, **settings: Any) -> Any:
@@ -328,6 +328,15 @@ def notes_of(tasks: Iterable[Task], resumed: bool = False) -> list[Text]:
     """What the data sets had to say, and whether an unfinished run was gone on with."""
     words = [Text(f"{task.name}: {note}.", style="note") for task in tasks for note in task.notes]
     return words + ([Text("Resumed an unfinished run.", style="note")] if resumed else [])
+
+
+def key_of(depends_on: Mapping[str, Any]) -> str:
+    """A name for a run, by all that it depends on: parts stand for their digests and recipes.
+
+    >>> key_of({"task": "digits", "seed": 0}) == key_of({"seed": 0, "task": "digits"})
+    True
+    """
+    return hashlib.sha256(dumps(_plain(depends_on)).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:

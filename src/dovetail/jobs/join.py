@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from dovetail.closed_form.stitch import stitch
 from dovetail.core.errors import ContractError, DovetailError, SettingsError, TaskError, shown
@@ -15,12 +17,11 @@ from dovetail.jobs.frame import Frame, job
 from dovetail.measure.evaluate import Evaluation, evaluate
 from dovetail.measure.joined import calibrating_batches
 from dovetail.parts.joining import join as join_parts
-from dovetail.parts.norms import Norms
+from dovetail.parts.norms import NOTHING_STORED, Norms, Statistics, settle_norms
 from dovetail.parts.part import Part
 from dovetail.reuse.explain import explain_fit, reference_on, refuse_other_space
 from dovetail.reuse.fit_report import FitReport
 from dovetail.reuse.question import common_classes, learnable
-from dovetail.reuse.repairs import head_norms
 from dovetail.settings.join import Join
 from dovetail.tasks.task import Task
 from dovetail.train.stitch import stitch as train_stitch
@@ -59,11 +60,11 @@ def join(
     """
     parts = [frame.part(ref) for ref in refs]
     loaded = frame.task(task) if task else None
+    if norms == "recalibrated" and loaded is None:
+        raise SettingsError("recalibrated norms need --task, whose training images they use")
     batches = None
-    if norms == "recalibrated":
-        if loaded is None:
-            raise SettingsError("recalibrated norms need --task, whose training images they use")
-        batches = calibrating_batches(parts[0], loaded)
+    if loaded is not None and settle_norms(norms, parts, data=True).norms == "recalibrated":
+        batches = _when_asked(lambda: calibrating_batches(parts[0], loaded))
     try:
         joined = join_parts(*parts, norms=norms, force=force, adapters=adapters, data=batches)
     except ContractError as error:
@@ -74,12 +75,16 @@ def join(
         Text(f"Joined {' and '.join(refs)}: {joined.contract}"),
         *(Text(f"Although: {why}", style="warning") for why in reasons),
     ]
-    facts: dict[str, Any] = {"contract": str(joined.contract), "why_not": reasons, "norms": norms}
+    facts: dict[str, Any] = {"contract": str(joined.contract), "why_not": reasons}
+    facts |= {key: value for key, value in joined.origin.settings.items() if "norms" in key}
+    if "norms_why" in facts and facts["norms_why"] != NOTHING_STORED:
+        words = f"Batch norms: {facts['norms']} statistics, because {facts['norms_why']}."
+        blocks.append(Text(words, style="note"))
     records: tuple[Record, ...] = ()
     if loaded is not None:
         measured = evaluate(joined, loaded)
         # an adapter between them is on no shelf
-        is_kept = not adapters and _keep_if_shelved(frame, parts, measured, loaded, norms)
+        is_kept = not adapters and _keep_if_shelved(frame, parts, measured, loaded, facts["norms"])
         blocks += measured.view()
         facts |= {"measures": measured.measures, "chance": measured.chance, "kept": is_kept}
         records = (measured,)
@@ -115,7 +120,7 @@ class Wanted(NamedTuple):
     front: Part
     head: Part
     task: Task
-    norms: Norms | None
+    norms: Norms
     reference: Part | None
     epochs: int
 
@@ -125,7 +130,7 @@ class Mended(NamedTuple):
 
     joined: Part
     between: Part | None
-    norms: Norms
+    norms: Statistics
     records: tuple[Record, ...] = ()
 
 
@@ -137,7 +142,7 @@ def mend(
     task: str | None = Join.task,
     *,
     repair: str,
-    norms: Norms | None = None,
+    norms: Norms = Join.norms,
     reference: str | None = Join.reference,
     epochs: int = Join.epochs,
 ) -> Outcome:
@@ -190,8 +195,13 @@ def mend(
     return Outcome(tuple(blocks), facts, (*done.records, measured))
 
 
+def _when_asked(batches: Callable[[], Iterable[Tensor]]) -> Iterator[Tensor]:
+    """Batches that are not made before the parts are known to fit."""
+    yield from batches()
+
+
 def _recalibrate(wanted: Wanted) -> Mended:
-    if wanted.norms not in (None, "recalibrated"):
+    if wanted.norms not in ("auto", "recalibrated"):
         raise SettingsError("--repair recalibrate has recalibrated norms; leave --norms out")
     batches = calibrating_batches(wanted.front, wanted.task)
     joined = join_parts(wanted.front, wanted.head, norms="recalibrated", data=batches, force=True)
@@ -203,14 +213,14 @@ def _stitch(wanted: Wanted) -> Mended:
         raise SettingsError("a stitch by least squares needs a front of the head's space")
     refuse_other_space(wanted.reference, wanted.head)
     made = stitch(wanted.front, wanted.reference, wanted.task)
-    norms = wanted.norms or head_norms(wanted.head)
+    norms = settle_norms(wanted.norms, (wanted.front, made, wanted.head)).norms
     batches = calibrating_batches(wanted.front, wanted.task) if norms == "recalibrated" else None
     joined = join_parts(wanted.front, made, wanted.head, norms=norms, data=batches)
     return Mended(joined, made, norms)
 
 
 def _trained_stitch(wanted: Wanted) -> Mended:
-    norms = wanted.norms or head_norms(wanted.head)
+    norms = settle_norms(wanted.norms, (wanted.front, wanted.head)).norms
     if norms == "recalibrated":
         raise SettingsError("a stitch is trained with --norms stored or batch")
     known = learnable(wanted.head, wanted.task)

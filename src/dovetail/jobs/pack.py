@@ -21,7 +21,8 @@ from dovetail.jobs.pack_places import free, is_container, is_packed, put, shelve
 from dovetail.pack.compressing import write
 from dovetail.pack.rules import Rules, refuse_unmatched
 from dovetail.parts.part import Part
-from dovetail.reuse.packing import PartPacking, pack_part
+from dovetail.reuse.pack_records import PartPacking
+from dovetail.reuse.packing import pack_part
 from dovetail.settings.pack import Budget, Pack
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.listing import shown_bytes
@@ -85,9 +86,10 @@ def pack(
         twice = f"{ref} was packed already, and its weights are rounded a second time."
         notes.append(Text(f"{twice} Better pack the original.", style="warning"))
     verdict = Text(f"{where} is packed: {shown_bytes(size)} with all its files.", style="heading")
+    data = {**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size}
     return Outcome(
-        view=(*notes, *record.view(), *(search.view()[:1] if search else ()), verdict),
-        data={**record.to_plain()["data"], "to": where, "ratio": record.ratio, "bytes": size},
+        view=(*notes, *record.brief(), *(search.view()[:1] if search else ()), verdict),
+        data=data if search is None else {**data, "search": search.to_plain()["data"]},
         records=(record,) if search is None else (record, search),
     )
 
@@ -142,7 +144,7 @@ def _pack_file(source: Path, to: Path, replace: bool, how: dict[str, Any]) -> Ou
         style="heading",
     )
     data = {**packed.to_plain()["data"], "to": str(to), "bytes_before": before, "bytes": after}
-    return Outcome((*packed.view(), verdict), data, (packed,))
+    return Outcome((*packed.brief(), verdict), data, (packed,))
 
 
 @contextmanager

@@ -1,115 +1,265 @@
-"""Predict classes or numbers for images, rows of a table, an array file, or a task's test split."""
+"""Predict classes or numbers for images, tables, array files, or the test split of a task."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
+from torch import Tensor
 
-from dovetail.core.errors import ContractError, TaskError
-from dovetail.core.views import Table
+from dovetail.core.errors import TaskError, argument
+from dovetail.core.files import whole_file
+from dovetail.core.progress import progress
+from dovetail.core.views import Cell, Table, Text, View
+from dovetail.core.words import counted
 from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, job
-from dovetail.measure.forward import outputs_of, refuse_other_inputs
-from dovetail.measure.predict import predict as predict_inputs
-from dovetail.parts.contract import shown_shape
+from dovetail.measure.forward import refuse_other_inputs
+from dovetail.measure.new_inputs import Batch, NewInputs, Source, open_inputs
+from dovetail.measure.predict import predictions_of, run_and_compare
+from dovetail.parts.familiar import Familiar
 from dovetail.parts.part import Part
 from dovetail.settings.show import Predict
-from dovetail.tasks.array_files import read_arrays
-from dovetail.tasks.image_files import image_paths, read_images
-from dovetail.tasks.tables import is_table, read_new_rows
 
 __all__ = ["predict"]
 
-_KEYS = ("x", "X", "inputs", "x_test")
+Row = dict[str, Any]
 
 
 @job
-def predict(frame: Frame, /, ref: str, source: str, *, most: int | None = Predict.most) -> Outcome:
-    """Predictions for images, new rows of a table, an array file, or the test split of a task."""
+def predict(
+    frame: Frame,
+    /,
+    ref: str,
+    source: str | Sequence[str],
+    *,
+    output: str | None = Predict.output,
+    top: int | None = Predict.top,
+    skip_bad: bool = Predict.skip_bad,
+    rows: int = Predict.rows,
+    most: int | None = Predict.most,
+) -> Outcome:
+    """Predictions for files and folders, or the test split of a task.
+
+    Images are read when their batch is due.  With ``output`` every prediction goes into that CSV
+    file, which appears when all are made, and none is kept in memory.
+    """
+    Predict.check({"most": most, "top": top, "rows": rows, "output": output})
     part = frame.part(ref)
-    Predict.check({"most": most})
-    asked = _inputs(frame, part, source)
-    inputs = asked.inputs[:most] if most is not None and asked.inputs.ndim > 0 else asked.inputs
-    if part.contract.kind == "regression":
-        return _numbers(part, asked, inputs)
-    predictions = predict_inputs(part, inputs)
-    names = asked.names or range(len(predictions))
-    rows = [
-        {"input": name, "class": label, "confidence": share}
-        for name, label, share in zip(
-            names, predictions.labels, predictions.confidence, strict=False
-        )
-    ]
-    columns: tuple[str, ...] = ("input", "class", "confidence")
-    if asked.truths is not None:
-        columns = (*columns, "true class")
-        for row, truth in zip(rows, asked.truths, strict=False):
-            row["true class"] = truth
-    cells = tuple(tuple(row.values()) for row in rows)
-    formats = ("", "", ".3f", "")[: len(columns)]
+    sources = [source] if isinstance(source, str) else list(source)
+    opened = _opened(frame, part, sources, skip_bad)
+    told = _Told(part, rows, kept=output is None)
+    truths = any(each.has_truths for each in opened.sources)
+    plan = opened.plan(most)
+    with _table(output) as write, progress("predicting", len(plan)) as step:
+        for batch in opened.batches(most):
+            if len(batch.inputs):
+                for row in _rows(part, batch, top):
+                    told.add(row)
+                    write(_flat(row, truths))
+            step(counted(told.count, "input"))
+    if not told.count:
+        raise opened.refusal() if opened.bad else TaskError("there are no inputs to predict")
+    written = (Text(f"All of it is in {output}.", style="heading"),) if output else ()
     return Outcome(
-        view=(Table(columns, cells, formats),),  # type: ignore[arg-type]
-        data={"predictions": rows, "classes": predictions.classes},
+        view=(*_left_out(opened), *told.view(truths), *written),
+        data=told.data() | {"skipped": opened.bad, "output": output},
     )
 
 
-def _numbers(part: Part, asked: _Asked, inputs: Any) -> Outcome:
-    """What a part for numbers says: a column for each of them."""
-    numbers = outputs_of(part, torch.as_tensor(inputs)).double().flatten(1)
-    count = numbers.shape[1]
-    columns = ["number"] if count == 1 else [f"number {i + 1}" for i in range(count)]
-    names = asked.names or range(len(numbers))
-    if asked.truths is not None:
-        truths = torch.as_tensor(asked.truths).double().reshape(-1, count)[: len(numbers)]
-        columns += [f"true {name}" for name in columns]
-        numbers = torch.cat([numbers, truths], 1)
-    columns = ["input", *columns]
-    rows = tuple((name, *row) for name, row in zip(names, numbers.tolist(), strict=False))
-    return Outcome(
-        view=(Table(tuple(columns), rows, ("", *([".6g"] * numbers.shape[1]))),),
-        data={"predictions": [dict(zip(columns, row, strict=True)) for row in rows]},
-    )
+def _opened(frame: Frame, part: Part, sources: list[str], skip_bad: bool) -> NewInputs:
+    def test_split(name: str) -> Source:
+        return _task_source(frame, part, name)
+
+    if frame.task_options:  # then they are tasks, whatever they look like
+        return NewInputs([test_split(each) for each in sources])
+    return open_inputs(part, sources, skip_bad=skip_bad, otherwise=test_split)
 
 
-class _Asked(NamedTuple):
-    inputs: Any
-    names: list[str] | None = None
-    truths: Any = None
-
-
-def _inputs(frame: Frame, part: Part, source: str) -> _Asked:
-    path = Path(source)
-    if path.suffix in (".npy", ".npz"):
-        arrays = read_arrays(path, single=True)
-        key = next((key for key in _KEYS if key in arrays), None)
-        if key is None:
-            names = ", ".join(sorted(arrays)) or "nothing"
-            raise TaskError(f"{source}: no array named x or inputs; it holds {names}")
-        return _Asked(arrays[key])
-    if (paths := image_paths(path)) and not frame.task_options:
-        channels, height, width = _image_shape(part)
-        pixels = read_images(paths, channels=channels, size=(height, width))
-        return _Asked(pixels, [file.name for file in paths])
-    if is_table(path) and path.is_file() and not frame.task_options:
-        new_rows = read_new_rows(path, part.contract.inputs)
-        if new_rows is not None:
-            return _Asked(new_rows[1], new_rows[0])
-    task = frame.task(source)
+def _task_source(frame: Frame, part: Part, name: str) -> Source:
+    task = frame.task(name)
     refuse_other_inputs(task, part.contract)
     inputs, targets = task.subset("test")
+    truths: Any = None
     if task.kind == "classes":
-        return _Asked(inputs, truths=[task.classes[i] for i in targets.tolist()])
-    return _Asked(inputs, truths=targets if task.kind == "regression" else None)
+        truths = [task.classes[i] for i in targets.tolist()]
+    elif task.kind == "regression":
+        truths = targets.double().reshape(len(targets), -1).tolist()
+    return Source.of(inputs, truths=truths)
 
 
-def _image_shape(part: Part) -> tuple[int, int, int]:
-    how = part.contract.preprocess
-    if how is not None and how.size is not None and how.channels is not None:
-        return (how.channels, *how.size)
-    shape = part.contract.takes[0].shape or ()
-    sizes = [axis for axis in shape if axis is not None]
-    if len(shape) != 3 or len(sizes) != 3:
-        raise ContractError(f"{part.described!r} takes {shown_shape(shape)}, not images")
-    return (sizes[0], sizes[1], sizes[2])
+# What is said of each input -----------------------------------------------------------------------
+
+
+def _rows(part: Part, batch: Batch, top: int | None) -> Iterator[Row]:
+    """A dict for each input of a batch, as ``--json`` has it."""
+    outputs, unlike = run_and_compare(part, batch.inputs)
+    if part.contract.kind == "regression":
+        said = _numbers(outputs, batch.truths)
+    else:
+        said = _classes(part, outputs, batch.truths, top)
+    scores = [None] * len(outputs) if unlike is None else unlike.tolist()
+    for name, row, score in zip(batch.names, said, scores, strict=True):
+        known = {} if score is None else {"unlike": score > 1, "unlike score": score}
+        yield {"input": name, **row, **known}
+
+
+def _classes(part: Part, outputs: Tensor, truths: Any, top: int | None) -> Iterator[Row]:
+    found = predictions_of(part, outputs)
+    best = found.top(top) if top else None
+    shares = found.probabilities.tolist()
+    for i, (label, confidence) in enumerate(zip(found.labels, found.confidence, strict=True)):
+        row: Row = {"class": label, "confidence": confidence}
+        if part.contract.kind == "multilabel":
+            pairs = zip(found.classes, shares[i], strict=True)
+            row["labels"] = [name for name, share in pairs if share > 0.5]
+        if truths is not None:
+            row["true class"] = truths[i]
+        if best is not None:
+            row["top"] = [{"class": name, "probability": share} for name, share in best[i]]
+        else:
+            row["probabilities"] = dict(zip(found.classes, shares[i], strict=True))
+        yield row
+
+
+def _numbers(outputs: Tensor, truths: Any) -> Iterator[Row]:
+    """Of a part for numbers: one for each of its outputs."""
+    numbers = outputs.double().flatten(1)
+    columns = _number_names(numbers.shape[1])
+    for i, row in enumerate(numbers.tolist()):
+        known = {} if truths is None else dict(zip(_true(columns), truths[i], strict=True))
+        yield dict(zip(columns, row, strict=True)) | known
+
+
+def _number_names(count: int) -> list[str]:
+    return ["number"] if count == 1 else [f"number {i + 1}" for i in range(count)]
+
+
+def _true(names: Sequence[str]) -> list[str]:
+    return [f"true {name}" for name in names]
+
+
+_NESTED = ("top", "probabilities", "labels")
+
+
+def _flat(row: Row, truths: bool) -> dict[str, Cell]:
+    """A row of the CSV file: one cell a probability, and one for the truth if any input has it."""
+    flat = {name: value for name, value in row.items() if name not in _NESTED}
+    said = [name for name in flat if name == "class" or name.split()[0] == "number"]
+    for name in _true(said) if truths else ():
+        flat.setdefault(name, None)
+    for place, each in enumerate(row.get("top", ()), start=1):
+        flat |= {f"class {place}": each["class"], f"p {place}": each["probability"]}
+    shares = row.get("probabilities", {})
+    return flat | {f"p({name})": share for name, share in shares.items()}
+
+
+@contextmanager
+def _table(output: str | None) -> Iterator[Any]:
+    """Writes rows to a CSV file that appears when all are written; or nowhere."""
+    if output is None:
+        yield lambda row: None
+        return
+    with whole_file(Path(output)) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer: csv.DictWriter[str] | None = None
+
+        def write(row: dict[str, Cell]) -> None:
+            nonlocal writer
+            if writer is None:
+                writer = csv.DictWriter(text, list(row))
+                writer.writeheader()
+            writer.writerow(row)
+
+        try:
+            yield write
+        finally:
+            text.detach()  # what is written so far goes to the file, which outlives this
+
+
+# What is said of all of them ----------------------------------------------------------------------
+
+
+@dataclass
+class _Told:
+    """The first rows, all of them if they are to be kept, and how many there were of each class."""
+
+    part: Part
+    shown: int
+    kept: bool
+    rows: list[Row] = field(default_factory=list)
+    count: int = 0
+    unlike: int = 0
+    classes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Row) -> None:
+        if self.kept or self.count < self.shown:
+            self.rows.append(row)
+        self.count += 1
+        self.unlike += bool(row.get("unlike"))
+        if "class" in row:
+            self.classes.update(row.get("labels", [row["class"]]))
+
+    @property
+    def known(self) -> Familiar | None:
+        return self.part.familiar
+
+    def data(self) -> dict[str, Any]:
+        """For machines; the rows unless they went into a file."""
+        return {
+            "predictions": self.rows if self.kept else None,
+            "classes": self.part.contract.classes,
+            "inputs": self.count,
+            "of each class": dict(self.classes.most_common()),
+            "unlike": None if self.known is None else self.unlike,
+        }
+
+    def view(self, truths: bool) -> View:
+        """The first rows, how many there are of each class, and how many look unlike."""
+        blocks: list[Table | Text] = [self._first(truths)]
+        if self.count > self.shown:
+            more = f"{counted(self.count - self.shown, 'more input')} not shown"
+            blocks.append(Text(f"… and {more}; {argument('rows')} shows more.", style="note"))
+        if self.count > 1 and self.classes:
+            rows = tuple((name, n, n / self.count) for name, n in self.classes.most_common(20))
+            blocks.append(Table(("class", "inputs", "share"), rows, ("", "", ".1%")))
+        if self.known is not None:
+            blocks.append(self._familiarity(self.known))
+        return tuple(blocks)
+
+    def _first(self, truths: bool) -> Table:
+        rows = [_flat(row, truths) for row in self.rows[: self.shown]]
+        gone = {"unlike"} | {name for name in rows[0] if name.startswith("p(")}
+        columns = tuple(name for name in rows[0] if name not in gone)
+        numbers = {"confidence": ".3f", "unlike score": ".2f"}
+        formats = tuple(
+            numbers.get(name, ".6g" if "number" in name else ".3f" if name[:2] == "p " else "")
+            for name in columns
+        )
+        return Table(columns, tuple(tuple(row.get(c) for c in columns) for row in rows), formats)
+
+    def _familiarity(self, known: Familiar) -> Text:
+        """How many look unlike, and whether that is more than of like inputs would by chance."""
+        usual = self.count * known.share
+        many = self.unlike > usual + 3 * sqrt(usual * (1 - known.share))
+        verb = "looks" if self.unlike == 1 else "look"
+        said = f"{self.unlike} of {counted(self.count, 'input')} {verb} unlike the training data"
+        why = f"of inputs like {known.task!r}, {known.share:.0%} would (a score above 1)"
+        advice = ": do not trust these predictions unchecked" if many else ""
+        return Text(f"{said}{advice}; {why}.", style="warning" if many else "plain")
+
+
+def _left_out(opened: NewInputs) -> View:
+    if not opened.bad:
+        return ()
+    first = [f"{name} ({why})" for name, why in list(opened.bad.items())[:5]]
+    more = ", ..." if len(opened.bad) > 5 else ""
+    count = counted(len(opened.bad), "file")
+    return (Text(f"{count} left out: {', '.join(first)}{more}.", style="warning"),)

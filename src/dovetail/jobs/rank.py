@@ -44,9 +44,13 @@ def rank(
         return Outcome((*over.view(), *notes), over.to_plain()["data"], (over, *over.rankings))
     ranking = rank_parts(candidates, tasks[0], **options)
     best = ranking.best
-    if best.at:
-        command = f"dovetail cut {best.part} --at {best.at} --shelf {quote(str(frame.folder))}"
+    shelf = f"--shelf {quote(str(frame.folder))}"
+    at = f" --at {best.at}" if best.at else ""
+    if tasks[0].kind in ("classes", "regression"):
+        command = f"dovetail adapt {best.part} {quote(sources[0])}{at} {shelf}"
         notes.append(Text(f"Next: {command}", style="note"))
+    elif at:
+        notes.append(Text(f"Next: dovetail cut {best.part}{at} {shelf}", style="note"))
     return Outcome((*ranking.view(), *notes), ranking.to_plain()["data"], (ranking,))
 
 

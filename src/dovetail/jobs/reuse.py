@@ -69,7 +69,7 @@ def domain(
         adapted, whole = (
             with_measures(part, {"test accuracy": gain.after}) for part in (adapted, whole)
         )
-        frame.keep_fit([adapted, behind], task, norms, gain.after, judged.chance)
+        frame.keep_fit([adapted, behind], task, judged.settings["norms"], gain.after, judged.chance)
     first, *beside = frame.shelve({name: whole, f"{name}.front": adapted}).values()
     reached = "" if gain is None else f": {gain.after:.1%} on test, {gain.shown}"
     return frame.outcome(
@@ -166,7 +166,7 @@ def devices(
     fit = frame.train(shared_head, models, task, at=alone(at), names=short, **options)
     fronts, (head,) = dict(zip(short, fit.fronts, strict=True)), fit.heads
     pairs = recombine(fronts, {"head": head}, task, correlation=False, seed=frame.seed)
-    reached = {pair.front: pair.accuracy["batch"] for pair in pairs.pairs if pair.accuracy}
+    reached = {pair.front: pair.accuracy[pairs.norms[0]] for pair in pairs.pairs if pair.accuracy}
     parts: dict[str, Part] = {}
     for word, whole, front in zip(short, fit.networks, fit.fronts, strict=True):
         measures = {"test accuracy": reached[word]}
@@ -240,7 +240,9 @@ def extend(
         {k: with_measures(part, {"test accuracy": own}) for k, part in parts.items()}
     )
     for each, shares in judged.after.items():
-        frame.keep_fit([judged_with[each], new], wider, norms, shares.all, 1 / len(known))
+        frame.keep_fit(
+            [judged_with[each], new], wider, judged.settings["norms"], shares.all, 1 / len(known)
+        )
     first, *beside = entries.values()
     worst = min(shares.all for shares in judged.after.values())
     return frame.outcome(
@@ -299,7 +301,9 @@ def transfer(
     parts = {name: with_measures(fit.part, {"test accuracy": best.test[-1]})}
     entry = frame.shelve(parts)[name]
     for each, row in rows.items():
-        frame.keep_fit([candidates[each], ready], task, norms, row.test[0], trial.chance)
+        frame.keep_fit(
+            [candidates[each], ready], task, trial.settings["norms"], row.test[0], trial.chance
+        )
     reached = f"{trial.chosen} with {head}, {best.test[-1]:.1%} on test"
     facts = {
         "ref": entry.ref,

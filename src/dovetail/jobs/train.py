@@ -8,12 +8,13 @@ from typing import Any
 
 from dovetail.core.errors import SettingsError, TaskError, argument
 from dovetail.core.records import slug
-from dovetail.core.views import View
+from dovetail.core.views import Text, View
 from dovetail.dist.group import rank_and_size, under_torchrun
 from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, alone, job, net_for
 from dovetail.jobs.train_many import train_many
 from dovetail.measure.evaluate import Evaluation, evaluate, need_test, with_measures
+from dovetail.measure.familiar import knowing
 from dovetail.parts.part import Part
 from dovetail.settings.train import Way, chosen
 from dovetail.shelf.names import name_of
@@ -23,8 +24,8 @@ from dovetail.train.fit import Fit
 
 __all__ = ["train"]
 
-NET = "lenet5"
-"""What is trained unless said."""
+NET, OF_VECTORS = "lenet5", "mlp"
+"""What is trained unless said: on images, on vectors."""
 
 _IN_WORDS = ("hidden", "activation", "scale_inputs")
 """What a network that is solved for may be told."""
@@ -64,7 +65,7 @@ def train(
     if way.labels:
         need_test(*tasks)
     if way.several:
-        return train_many(frame, way, tasks, starts, net or NET, args, **options)
+        return train_many(frame, way, tasks, starts, net or _usual(tasks[0]), args, **options)
     with under_torchrun() if "average_every" in options else nullcontext():
         return _train_one(frame, way, tasks[0], starts, net, args, **options)
 
@@ -96,7 +97,7 @@ def _train_one(
         options["at"] = alone(tuple(at))
     options = _packing(options)
     network = _network(frame, way, task, starts, net, args)
-    stem = name_of(starts[0]) if starts else net or ("mlp" if way.builds else NET)
+    stem = name_of(starts[0]) if starts else net or (OF_VECTORS if way.builds else _usual(task))
     by = "" if way.labels else f"-{options.get('by', way.settings.declared['by'].default)}"
     endings = [".module1"] * bool(modules) + [".epoch0000"] * (keep_epochs is not None)
     frame.named(f"{stem}-{slug(task.name)}{by}", *endings, *([] if way.labels else [".pretext"]))
@@ -115,7 +116,13 @@ def _train_one(
         return Outcome(view=(), data={})  # all hold the same network; one of them shelves it
     test = evaluate(fit.part, task) if way.labels else None
     pieces = fit.pieces if modules or "modules" not in way.settings.declared else {}
-    return _shelved(frame, task, fit, test, pieces | _epochs(snapshots, fit.part))
+    usual = None if net or starts or way.builds else _usual(task)
+    return _shelved(frame, task, fit, test, pieces | _epochs(snapshots, fit.part), usual)
+
+
+def _usual(task: Task) -> str:
+    """The network that a task gets where none is named."""
+    return NET if len(task.input_shape) == 3 else OF_VECTORS
 
 
 def _network(
@@ -130,7 +137,7 @@ def _network(
     if not way.builds:
         if starts:
             return frame.part(starts[0])
-        return net_for(task, net or NET, args, seed=frame.seed)
+        return net_for(task, net or _usual(task), args, seed=frame.seed)
     if net not in (None, "mlp"):
         raise SettingsError(
             f"closed form makes multi-layer perceptrons, not {net!r}; leave out {argument('net')} "
@@ -145,12 +152,21 @@ def _network(
 
 
 def _shelved(
-    frame: Frame, task: Task, fit: Fit, test: Evaluation | None, beside: dict[str, Part]
+    frame: Frame,
+    task: Task,
+    fit: Fit,
+    test: Evaluation | None,
+    beside: dict[str, Part],
+    usual: str | None,
 ) -> Outcome:
-    """Put what was made on the shelf, the network first, and say what it reached."""
+    """Put what was made on the shelf, the network first, and say what it reached.
+
+    ``usual`` is the network that was taken because none was named.
+    """
     whole, name, record = fit.part, frame.name or "", fit.record
     if test is not None:
         whole = with_measures(whole, {f"test {k}": value for k, value in test.measures.items()})
+        whole = knowing(whole, task)
     parts = {name: whole} | {f"{name}.{ending}": part for ending, part in beside.items()}
     entry, *others = frame.shelve(parts).values()
     verdict = f"{entry.ref} is on the shelf '{frame.store.folder}'"
@@ -170,6 +186,8 @@ def _shelved(
     else:  # solved for, without epochs
         facts |= {"layers": record.to_plain()["data"], "precision": record.settings["precision"]}
     view: View = record.view()
+    if usual is not None:
+        view = (Text(f"{usual} was trained; {argument('net')} names another.", "note"), *view)
     records = (record,) if test is None else (record, test)
     return frame.outcome([task], view, others, verdict, facts, records)
 

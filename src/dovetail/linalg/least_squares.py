@@ -57,6 +57,7 @@ class LeastSquares:
         self._sizes: tuple[int, int] | None = None
         self._triangle = torch.zeros(0)
         self._waiting: list[Tensor] = []
+        self._factors: tuple[Tensor, Tensor, Tensor] | None = None
 
     def update(self, features: Any, targets: Any) -> LeastSquares:
         """Add rows ``[n, d]`` with targets ``[n, k]`` or ``[n]``."""
@@ -93,7 +94,7 @@ class LeastSquares:
             raise SettingsError(f"ridge must be a number of at least 0, got {ridge!r}")
         first, inner, _ = self._blocks()
         d = self._columns[0]
-        u, s, v = torch.linalg.svd(inner[:, :d], full_matrices=False)
+        u, s, v = self._decomposed()
         gain = torch.where(s > self._least(), s / (s.square() + ridge), torch.zeros_like(s))
         weights = v.mT @ (gain[:, None] * (u.mT @ inner[:, d:]))
         intercept = (first[1 + d :] - first[1 : 1 + d] @ weights) / first[0]
@@ -106,8 +107,18 @@ class LeastSquares:
         >>> LeastSquares().update([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]], [0.0, 1.0, 2.0]).rank
         1
         """
+        return int((self._decomposed()[1] > self._least()).sum())
+
+    @property
+    def mean_square(self) -> float:
+        r"""The mean squared singular value of the centred rows: a natural unit for ``ridge``.
+
+        >>> round(LeastSquares().update([[0.0, 0.0], [2.0, 0.0]], [0.0, 1.0]).mean_square, 9)
+        1.0
+        """
         _, inner, _ = self._blocks()
-        return int((torch.linalg.svdvals(inner[:, : self._columns[0]]) > self._least()).sum())
+        d = self._columns[0]
+        return float(inner[:, :d].square().sum()) / d
 
     def r2(self, head: Linear) -> float:
         r"""The share of the targets' variance that a map explains on these rows.
@@ -149,15 +160,24 @@ class LeastSquares:
         """Singular values of the centred rows up to this are rounding errors."""
         first, inner, _ = self._blocks()
         d = self._columns[0]
-        longest = float(torch.linalg.matrix_norm(inner[:, :d], ord=2))
+        longest = float(self._decomposed()[1][0])
         # Centring leaves rounding errors of the columns as they were, however long their means.
         before = math.sqrt(float(first[: 1 + d].square().sum() + inner[:, :d].square().sum()))
         eps = torch.finfo(torch.float64).eps
         return max(eps * max(self.rows, d) * longest, _CENTRED * before)
 
+    def _decomposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The singular values of the centred rows and their vectors, once for all solutions."""
+        _, inner, _ = self._blocks()  # which forgets them when there are new rows
+        if self._factors is None:
+            d = self._columns[0]
+            self._factors = torch.linalg.svd(inner[:, :d], full_matrices=False)
+        return self._factors
+
     def _fold(self) -> None:
         if not self._waiting:
             return
+        self._factors = None
         above = [self._triangle] if self._triangle.numel() else []
         triangle = torch.linalg.qr(torch.cat([*above, *self._waiting]), mode="r").R
         short = triangle.shape[1] - len(triangle)  # fewer rows than columns so far

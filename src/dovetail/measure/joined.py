@@ -15,7 +15,7 @@ from dovetail.measure.evaluate import Evaluation, evaluate
 from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms, has_batch_norm, with_norms
+from dovetail.parts.norms import Norms, Statistics, uses_batch_statistics, with_norms
 from dovetail.parts.part import Part
 from dovetail.settings.join import Recombine
 from dovetail.tasks.task import SPLITS, Split, Task
@@ -61,7 +61,7 @@ def answers(
         ``right [n]``, booleans, and ``targets [n]``.
     """
     whole, rows = joined(front, head, task, norms, seed=seed), task.indices(split)
-    if len(rows) < 2 and norms == "batch" and has_batch_norm(whole.module):
+    if len(rows) < 2 and uses_batch_statistics(whole.module):
         raise TaskError(
             f"{task.name!r} has {len(rows)} examples in its {split} split, which have no "
             "statistics of a batch; say norms='stored'"
@@ -174,7 +174,7 @@ class Fan(nn.Module):
         names = self.names if wanted is None else wanted
         return {name: self.through(name, features) for name in names}
 
-    def with_norms(self, norms: Norms, batches: Iterable[Tensor] = ()) -> Fan:
+    def with_norms(self, norms: Statistics, batches: Iterable[Tensor] = ()) -> Fan:
         """The fan with other statistics, as ``join`` of the front to each head would have them.
 
         ``"recalibrated"`` needs batches of prepared inputs.  The front's new statistics are the

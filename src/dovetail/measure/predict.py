@@ -5,22 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, TaskError
+from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.measure.forward import outputs_of
-from dovetail.parts.contract import Contract, Preprocess, shown_shape
-from dovetail.parts.modules import dtype_name
+from dovetail.measure.new_inputs import as_batch, as_paths, open_inputs
+from dovetail.parts.contract import Preprocess, shown_shape
+from dovetail.parts.familiar import seen_by
 from dovetail.parts.part import Part, as_part
 
-__all__ = ["Predictions", "predict"]
+__all__ = ["Predictions", "predict", "predictions_of", "run_and_compare"]
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """The most probable class of each input and all probabilities ``[n, c]``.
+
+    ``unlike`` are scores ``[n]`` that say how unlike the part's training data each input looks:
+    above one, as a small share of inputs like them do (:class:`~dovetail.parts.familiar.Familiar`).
+    None if the part cannot tell.  ``names`` are those of the files that were read.
 
     >>> p = Predictions(("cat",), torch.tensor([[0.9, 0.1]]), ("cat", "dog"))
     >>> p, p.confidence
@@ -30,11 +34,27 @@ class Predictions:
     labels: tuple[str, ...]
     probabilities: Tensor
     classes: tuple[str, ...]
+    unlike: Tensor | None = None
+    names: tuple[str | int, ...] | None = None
 
     @property
     def confidence(self) -> tuple[float, ...]:
         """The probability of each label."""
         return tuple(self.probabilities.max(1).values.tolist())
+
+    def top(self, k: int) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """The ``k`` most probable classes of each input and their probabilities, likeliest first.
+
+        >>> Predictions(("cat",), torch.tensor([[0.75, 0.25]]), ("cat", "dog")).top(5)
+        ((('cat', 0.75), ('dog', 0.25)),)
+        """
+        if k < 1:
+            raise SettingsError(f"the number of classes must be at least 1, got {k}")
+        values, places = self.probabilities.topk(min(k, len(self.classes)), 1)
+        return tuple(
+            tuple((self.classes[place], value) for place, value in zip(row, shares, strict=True))
+            for row, shares in zip(places.tolist(), values.tolist(), strict=True)
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -45,10 +65,14 @@ class Predictions:
         return f"Predictions({shown}{', ...' if len(self) > 5 else ''})"
 
 
-def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Predictions:
+def predict(
+    part: Part | nn.Module, inputs: Any, *, batch_size: int = 512, skip_bad: bool = False
+) -> Predictions:
     """Class names and probabilities for raw inputs: an array ``[n, ...]``, or a single input.
 
-    A part for several labels names all that are more probable than not.
+    Or files, one or several in a list: images, folders of images, tables without their target,
+    ``.npy`` and ``.npz``; with ``skip_bad`` those that cannot be read are left out, and ``names``
+    has the others.  A part for several labels names all that are more probable than not.
 
     >>> from dovetail.parts.part import build
     >>> predict(build("mlp", classes=2), torch.rand(1, 8, 8)).classes
@@ -59,10 +83,55 @@ def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Pr
         raise ContractError(
             f"{part.described!r} gives numbers, not classes; call it, or use dt.evaluate"
         )
-    x = _tensor(inputs)
+    paths = as_paths(inputs)
+    if paths is None:
+        return predictions_of(part, *run_and_compare(part, inputs, batch_size=batch_size))
+    found = [
+        (
+            batch.names,
+            predictions_of(part, *run_and_compare(part, batch.inputs, batch_size=batch_size)),
+        )
+        for batch in open_inputs(part, paths, skip_bad=skip_bad).batches()
+        if len(batch.inputs)
+    ]
+    if not found:
+        raise TaskError(f"{paths[0]}: there are no inputs to run")
+    each = [said for _, said in found]
+    unlike = [said.unlike for said in each if said.unlike is not None]
+    return Predictions(
+        tuple(label for said in each for label in said.labels),
+        torch.cat([said.probabilities for said in each]),
+        each[0].classes,
+        torch.cat(unlike) if unlike else None,
+        tuple(name for names, _ in found for name in names),
+    )
+
+
+def run_and_compare(
+    part: Part, inputs: Any, *, batch_size: int = 512
+) -> tuple[Tensor, Tensor | None]:
+    """What a part gives for raw inputs, and how unlike its training data they are, if it can tell.
+
+    Both in one pass: ``[n, ...]`` and ``[n]``.
+    """
+    x = as_batch(inputs, part.contract)
     if part.contract.preprocess is None and x.is_floating_point() and x.ndim > 2 and x.numel():
         _refuse_bright(x)
-    outputs = outputs_of(part, _with_all_axes(x, part.contract), batch_size=batch_size)
+    known = part.familiar
+    if known is None:
+        return outputs_of(part, x, batch_size=batch_size), None
+    with seen_by(part.module, known.at) as seen:
+        outputs = outputs_of(part, x, batch_size=batch_size)
+    if sum(map(len, seen)) != len(outputs):
+        raise ContractError(
+            f"{part.described!r} does not run {known.at!r} once an input, as when its features "
+            "became familiar; fit them again (familiar_with)"
+        )
+    return outputs, torch.cat([known.scores(rows) for rows in seen])
+
+
+def predictions_of(part: Part, outputs: Tensor, unlike: Tensor | None = None) -> Predictions:
+    """Outputs ``[n, c]`` of a part for classes or labels, in their names."""
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ContractError(
             f"{part.described!r} gives {shown_shape(tuple(outputs.shape[1:]))}, not one number a "
@@ -74,11 +143,11 @@ def predict(part: Part | nn.Module, inputs: Any, *, batch_size: int = 512) -> Pr
             f"{part.described!r} has {len(classes)} classes but gives {outputs.shape[1]} numbers"
         )
     if part.contract.kind == "multilabel":
-        return _labels(outputs.double().sigmoid(), classes)
+        probabilities = outputs.double().sigmoid()
+        return Predictions(_labels(probabilities, classes), probabilities, classes, unlike)
     probabilities = outputs.double().softmax(1)
-    return Predictions(
-        tuple(classes[i] for i in probabilities.argmax(1).tolist()), probabilities, classes
-    )
+    labels = tuple(classes[i] for i in probabilities.argmax(1).tolist())
+    return Predictions(labels, probabilities, classes, unlike)
 
 
 def _refuse_bright(x: Tensor) -> None:
@@ -88,44 +157,9 @@ def _refuse_bright(x: Tensor) -> None:
         raise TaskError(why)
 
 
-def _labels(probabilities: Tensor, classes: tuple[str, ...]) -> Predictions:
+def _labels(probabilities: Tensor, classes: tuple[str, ...]) -> tuple[str, ...]:
     """Every label that is more probable than not, such as ``"beach, sunset"``."""
-    said = (
+    return tuple(
         ", ".join(name for name, yes in zip(classes, row, strict=True) if yes) or "none"
         for row in (probabilities > 0.5).tolist()
     )
-    return Predictions(tuple(said), probabilities, classes)
-
-
-def _with_all_axes(x: Tensor, contract: Contract) -> Tensor:
-    """Put in the batch axis, or the channel axis of grey images, where they were left out."""
-    taken = contract.takes[0].shape
-    if taken is None:
-        return x
-    grey = len(taken) == 3 and taken[0] == 1
-    if grey and x.shape == taken[1:]:
-        return x[None, None]
-    if grey and x.ndim == 3 and x.shape[0] != 1:
-        return x[:, None]
-    if x.ndim == len(taken):
-        x = x[None]
-    if contract.preprocess is not None and x.ndim == 4 and x.shape[1] not in (1, 3):
-        return x.movedim(3, 1) if x.shape[3] in (1, 3) else x  # channels came last
-    return x
-
-
-def _tensor(inputs: Any) -> Tensor:
-    try:
-        array = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs))
-    except (TypeError, ValueError) as error:
-        raise TaskError(f"inputs must be an array of numbers ({error})") from None
-    if array.dtype != torch.uint8:
-        if array.ndim > 2 and not (array.is_floating_point() or array.dtype == torch.bool):
-            raise TaskError(
-                f"images of dtype {dtype_name(array.dtype)} have no known scale; give uint8 "
-                "(0 to 255) or floats (0 to 1)"
-            )
-        array = array.float()
-        if not array.isfinite().all():
-            raise TaskError("the inputs hold NaN or infinite values")
-    return array

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeVar
 
-from dovetail.core.declared import Column, table
+from dovetail.core.declared import Column, table, text, when
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Heatmap, Table, Text, refuse_mostly_empty
 from dovetail.core.words import counted
+from dovetail.parts.norms import NOTHING_STORED
 
 __all__ = ["Alike", "Pair", "Recombination"]
 
@@ -87,6 +88,12 @@ class Recombination(Record, kind="recombination", title="Every front with every 
     pairs: tuple[Pair, ...]
     own_heads: dict[str, str]
     alike: tuple[Alike, ...] = ()
+
+    @property
+    def norms_why(self) -> str | None:
+        """Why these statistics, where nobody had asked for any and it makes a difference."""
+        why = self.settings.get("norms_why")
+        return None if why == NOTHING_STORED else why
 
     @property
     def accuracy(self) -> dict[str, dict[str, float | None]]:
@@ -229,6 +236,10 @@ class Recombination(Record, kind="recombination", title="Every front with every 
             caption="Mean correlation of the fronts' channels on the same images",
         ),
         lambda found: Text(found.summary),
+        when(
+            "norms_why",
+            text("Batch norms: {norms[0]} statistics, chosen because {norms_why}.", "note"),
+        ),
     )
 
 

@@ -14,8 +14,9 @@ above, as far as the front allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +28,9 @@ from dovetail.measure.forward import REFUSED, prepare, refuse_other_inputs
 from dovetail.measure.joined import Fan, calibrating_batches, random_batches
 from dovetail.measure.recombination import Pair, Recombination
 from dovetail.parts.contract import shown_shape
+from dovetail.parts.cutting import cut_first
 from dovetail.parts.modules import evaluating
-from dovetail.parts.norms import Norms, check_norms, with_norms
+from dovetail.parts.norms import Norms, Statistics, settle_norms, with_norms
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.settings.join import Recombine as Declared
 from dovetail.tasks.task import Split, Task
@@ -67,8 +69,9 @@ def recombine(
             sequences of one length.
         task: One for all fronts, or one for each (by name, or in a row).
         norms: Statistics of the batch norms, as in :func:`dovetail.join`; the first of several
-            gives the record's tables.  Recombined parts need ``"batch"`` or ``"recalibrated"``:
-            what a head has stored are the statistics of another front.
+            gives the record's tables.  ``"auto"`` is one choice for all pairs, so that they can be
+            compared: each batch's own statistics as soon as one pair was trained for those, or its
+            head has stored those of another front.
         split: Which images.
         batch_size: Images a batch at most; all batches are of about one size.
         calibration: Training images, drawn at random and without their labels, on which
@@ -92,7 +95,7 @@ def recombine(
     named_fronts, named_heads = _by_name(fronts, "fronts"), _by_name(heads, "heads")
     tasks = _tasks_by_front(task, list(named_fronts))
     own = own_heads(fronts, heads, list(named_fronts), list(named_heads))
-    policies = _policies(norms, batch_size)
+    policies, why = _policies(norms, batch_size, named_fronts.values(), named_heads.values())
     Declared.check({"calibration": calibration, "batch_size": batch_size, "split": split})
     for name, head in named_heads.items():
         if head.contract.kind != "classes":
@@ -103,7 +106,7 @@ def recombine(
         for name, front in named_fronts.items()
     ]
     pairs = [pair for row in rows for pair in _measured(row)]
-    _refuse_nothing(pairs)
+    _refuse_nothing(pairs, cut_first(*named_fronts.values(), *named_heads.values()))
     images = random_batches(rows[0].task.indices(split), seed, batch_size)
     compared = rows if correlation and len(rows) > 1 else []
     return Recombination(
@@ -116,6 +119,7 @@ def recombine(
         settings={
             "split": split,
             "norms": list(policies),
+            "norms_why": why,
             "batch_size": batch_size,
             "order": "random",
             "calibration": calibration if "recalibrated" in policies else None,
@@ -137,7 +141,7 @@ class Row:
     task: Task
     heads: dict[str, Part]
     own: str | None
-    norms: tuple[Norms, ...]
+    norms: tuple[Statistics, ...]
     split: Split
     batch_size: int
     calibration: int
@@ -147,13 +151,13 @@ class Row:
         """Rows of the task as the front wants them, where it wants them."""
         return prepare(self.task.inputs[rows], self.front.contract).to(self.front.device)
 
-    def calibrating(self, norms: Norms) -> list[Tensor]:
+    def calibrating(self, norms: Statistics) -> list[Tensor]:
         """Batches for statistics, where the policy asks for them."""
         if norms != "recalibrated":
             return []
         return calibrating_batches(self.front, self.task, self.calibration, seed=self.seed)
 
-    def front_with(self, norms: Norms) -> Part:
+    def front_with(self, norms: Statistics) -> Part:
         """The front by itself with the statistics of a policy."""
         module = with_norms(self.front.module, norms, self.calibrating(norms))
         return self.front.changed(module=module)
@@ -256,7 +260,7 @@ def _outputs(
     row: Row, fan: Fan, common: tuple[str, ...], wanted: list[str]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Each head's outputs ``[n, its classes]`` and the targets ``[n]``, counted in ``common``."""
-    kept: dict[str, list[Tensor]] = {head: [] for head in wanted}
+    pieces_of: dict[str, list[Tensor]] = {head: [] for head in wanted}
     batches = random_batches(row.rows_of(common), row.seed, row.batch_size)
     with evaluating(fan):
         for batch in batches:
@@ -268,16 +272,16 @@ def _outputs(
                     f"{first_line(error)}"
                 ) from None
             for head, output in outputs.items():
-                kept[head].append(output.cpu())
+                pieces_of[head].append(output.cpu())
     place = torch.full((len(row.task.classes),), -1)
     place[[row.task.classes.index(name) for name in common]] = torch.arange(len(common))
     targets = place[row.task.targets[torch.cat(batches)]]
-    return {head: torch.cat(pieces) for head, pieces in kept.items()}, targets
+    return {head: torch.cat(pieces) for head, pieces in pieces_of.items()}, targets
 
 
 def _scored(
     pair: Pair,
-    norms: Norms,
+    norms: Statistics,
     outputs: dict[str, Tensor],
     targets: Tensor,
     vocabularies: dict[str, tuple[str, ...]],
@@ -303,7 +307,7 @@ def _scored(
     )
 
 
-def _refuse_nothing(pairs: list[Pair]) -> None:
+def _refuse_nothing(pairs: list[Pair], cut_first: str | None) -> None:
     """A record without any number would only hide that nothing could be measured."""
     if any(pair.accuracy for pair in pairs):
         return
@@ -314,26 +318,27 @@ def _refuse_nothing(pairs: list[Pair]) -> None:
             f"no front's task has images of two classes that a head knows:{shown}\n"
             "Classes are matched by name; give the parts and the task the same names."
         )
+    otherwise = "Cut them elsewhere, or put an adapter between different channel counts: dt.adapter"
     raise ContractError(
-        f"no front can be followed by any of the heads:{shown}\n"
-        "Cut them elsewhere, or put an adapter between different channel counts (dt.adapter)."
+        f"no front can be followed by any of the heads:{shown}\n{cut_first or otherwise}."
     )
 
 
 def _by_name(parts: Parts, noun: str) -> dict[str, Part]:
-    """The parts under the names given, or under what they are, made unique.
+    """The parts under the names given, or those of the tasks they learnt; else under what they are.
 
     >>> from dovetail.parts.part import build
     >>> list(_by_name([build("mlp"), build("mlp", seed=1)], "fronts"))
     ['mlp', 'mlp #2']
     """
     if isinstance(parts, Mapping):
-        found = {str(name): as_part(part) for name, part in parts.items()}
+        by_name = {str(name): as_part(part) for name, part in parts.items()}
     else:
-        found = parts_by_name([parts] if isinstance(parts, Part | nn.Module) else parts)
-    if not found:
+        several = [parts] if isinstance(parts, Part | nn.Module) else parts
+        by_name = parts_by_name(several, by_task=True)
+    if not by_name:
         raise SettingsError(f"there are no {noun} to recombine")
-    return found
+    return by_name
 
 
 def own_heads(
@@ -360,41 +365,45 @@ def own_heads(
 def _tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
     """The task each front is tested on."""
     if isinstance(tasks, Task):
-        found = dict.fromkeys(fronts, tasks)
+        by_front = dict.fromkeys(fronts, tasks)
     elif isinstance(tasks, Mapping):
         for name in fronts:
             if name not in tasks:
                 near = nearest(name, map(str, tasks))
                 raise SettingsError(f"there is no task for the front {name!r}{near}")
-        found = {name: tasks[name] for name in fronts}
+        by_front = {name: tasks[name] for name in fronts}
     else:
         tasks = list(tasks)
         if len(tasks) != len(fronts):
             raise SettingsError(
                 f"{len(tasks)} tasks for {len(fronts)} fronts; give one for all, or one for each"
             )
-        found = dict(zip(fronts, tasks, strict=True))
-    for task in found.values():
+        by_front = dict(zip(fronts, tasks, strict=True))
+    for task in by_front.values():
         if not isinstance(task, Task):
             raise SettingsError(f"expected a Task, got {type(task).__name__}; see dt.load_task")
         if task.kind != "classes":
             raise TaskError(f"{task.name!r} is of kind {task.kind!r}; recombining needs classes")
-    return found
+    return by_front
 
 
-def _policies(norms: Norms | Sequence[Norms], batch_size: int) -> tuple[Norms, ...]:
-    """The policies as a tuple, each of them once.
+def _policies(
+    norms: Norms | Sequence[Norms], batch_size: int, fronts: Iterable[Part], heads: Iterable[Part]
+) -> tuple[tuple[Statistics, ...], str | None]:
+    """The statistics to measure with, each of them once, and why "auto" has chosen what it has.
 
-    >>> _policies("batch", 512), _policies(["stored", "batch"], 512)
-    (('batch',), ('stored', 'batch'))
+    >>> _policies("batch", 512, [], []), _policies(["stored", "batch"], 512, [], [])
+    ((('batch',), None), (('stored', 'batch'), None))
     """
     asked: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)
-    for policy in asked:
-        check_norms(policy)
     if not asked or len(set(asked)) < len(asked):
         raise SettingsError(f"name at least one policy for norms, and each once; got {asked}")
-    least = 1 if asked == ("stored",) else 2
+    pairs = list(product(fronts, heads))
+    flowing = [(a, b) for a, b in pairs if not a.contract.obstacles(b.contract)]
+    settled = [settle_norms(policy, *(flowing or pairs)) for policy in asked]
+    policies = tuple(dict.fromkeys(chosen.norms for chosen in settled))
+    least = 1 if policies == ("stored",) else 2
     if batch_size < least:
         why = "; a batch of one has no variance" if least == 2 else ""
         raise SettingsError(f"batch_size must be at least {least}, got {batch_size}{why}")
-    return asked
+    return policies, next((chosen.why for chosen in settled if chosen.why), None)

@@ -37,6 +37,9 @@ _PLENTY = 2.4
 """Below so many bits of collision entropy, seven bytes that come again are common, and mislead
 zstd, which takes them for repeats."""
 
+_ROUNDED = 1e-9
+"""By more than this share sums in float64 are not off."""
+
 _GOOD = 0.01
 """What a good code costs beyond the entropy."""
 
@@ -94,8 +97,10 @@ def _peels(tokens: Counts) -> tuple[Peel, ...]:
         floor = entropy(there) * float(there.sum())
         if direct <= floor * (1 + 2 * _WORTH) + 200:
             break
-        price, peel = min(_offers(tokens), key=lambda offer: offer[0], default=(direct, Peel(())))
-        if price >= direct * (1 - _WORTH):
+        enough = direct * (1 - _WORTH)
+        offers = _offers(tokens, enough)
+        price, peel = min(offers, key=lambda offer: offer[0], default=(direct, Peel(())))
+        if price >= enough:
             break
         peels.append(peel)
         tokens[list(peel.tokens)] = -1
@@ -104,8 +109,12 @@ def _peels(tokens: Counts) -> tuple[Peel, ...]:
     return tuple(peels)
 
 
-def _offers(tokens: Counts) -> list[tuple[float, Peel]]:
-    """Ways to peel, each with its price if a good code is found for the rest."""
+def _offers(tokens: Counts, enough: float) -> list[tuple[float, Peel]]:
+    """Ways to peel, each with its price if a good code is found for the rest.
+
+    Those that cannot cost less than ``enough`` are left out: to price a code takes most of the time
+    of packing small tensors, and by its entropy it is known that few are worth it.
+    """
     there = int((tokens >= 0).sum())
     total = float(tokens[tokens >= 0].sum())
     order = np.argsort(-tokens, kind="stable")[:there]
@@ -117,11 +126,15 @@ def _offers(tokens: Counts) -> list[tuple[float, Peel]]:
             break
         rest = np.delete(tokens[order], range(len(peeled)))
         shares = np.append(tokens[peeled], [rest.sum()] * others) / total
-        together, held = np.ones(1), a_byte_holds(len(shares))
-        for _ in range(held):
-            together = np.multiply.outer(together, shares).reshape(-1)
-        price = coded_bits(together * (total / held)) + _good(rest)
-        offers.append((price, Peel(tuple(peeled.tolist()))))
+        held, good = a_byte_holds(len(shares)), _good(rest)
+        codes = _code(total / held, int((shares > 0).sum()) ** held)
+        least = min(entropy(shares) * total + codes, 8 * total / held) + good
+        if least * (1 - _ROUNDED) < enough:
+            together = np.ones(1)
+            for _ in range(held):
+                together = np.multiply.outer(together, shares).reshape(-1)
+            price = coded_bits(together * (total / held)) + good
+            offers.append((price, Peel(tuple(peeled.tolist()))))
         if not others:
             break
     if there > 1:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from dovetail.core.records import Record
-from dovetail.core.views import Cell, Table, Text, View
+from dovetail.core.views import Table, Text, View
 from dovetail.pack.coding import decode
 from dovetail.pack.container import read_ranges
 from dovetail.pack.decompressing import Source, opened, tensors
@@ -25,10 +25,16 @@ __all__ = ["Packed", "PackedTensor", "describe", "described"]
 CROWDED = 0.1
 """Bits a weight below which nearly all of a tensor's weights are of one level."""
 
-_MOST_NAMES = 5
+_MOST_NAMES, _MOST_ROWS = 5, 6
 _SMALL = 256
 _FRAME_BYTES = 32
 """What a block of next to nothing takes."""
+
+
+Row = tuple[str, str | None, str | None, str | None, float | None, float | None, int, float | None]
+"""Of a table: name, shape, dtype, levels, entropy, bits a weight, bytes, error."""
+
+_BYTES: Literal[6] = 6
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,19 @@ class Packed(Record, kind="packed", title="Packed weights"):
 
     def view(self) -> View:
         """Totals, a row a tensor (the small ones, kept exactly, in one), and what may be lost."""
+        return self._view(list(self._rows()))
+
+    def brief(self) -> View:
+        """The same with the largest few tensors, and the others in one row."""
+        rows = sorted(self._rows(), key=lambda row: -row[_BYTES])
+        if len(rows) > _MOST_ROWS + 1:
+            others, rows = rows[_MOST_ROWS:], rows[:_MOST_ROWS]
+            size = sum(row[_BYTES] for row in others)
+            told = f"{len(others)} more rows, in --json and the record"
+            rows.append((told, None, None, None, None, None, size, None))
+        return self._view(rows)
+
+    def _view(self, rows: list[Row]) -> View:
         share = self.side / max(1, self.size)
         return (
             Text(
@@ -131,13 +150,13 @@ class Packed(Record, kind="packed", title="Packed weights"):
                     "bytes",
                     "error",
                 ),
-                tuple(self._rows()),
+                tuple(rows),
                 ("", "", "", "", ".3f", ".3f", ",", ".2e"),
             ),
             *((Text(self.warning, style="warning"),) if self.crowded else ()),
         )
 
-    def _rows(self) -> Iterator[tuple[Cell, ...]]:
+    def _rows(self) -> Iterator[Row]:
         small = [tensor for tensor in self.tensors if tensor.small]
         together = len(small) > 1
         for tensor in self.tensors:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 
 from torch import Tensor
 
@@ -27,13 +28,17 @@ from dovetail.pack.searching import Levels, Measure, Search, Trials, Tried, fini
 from dovetail.pack.tensors import Ties, checked, ties_of
 from dovetail.settings.pack import MARGIN
 
-__all__ = ["Chosen", "PackSearch", "SearchedTensor", "smallest_within"]
+__all__ = ["SMALLEST", "Chosen", "PackSearch", "SearchedTensor", "smallest_within"]
 
 
 FEWEST_CALLS = 8
 
+SMALLEST = 256
+"""Elements of the smallest tensors that are given levels, unless said."""
+
 _NEXT_TO_NOTHING = 1e-3
-"""A tensor alone is taken to cost at least this share of the budget: less is not measurable."""
+"""A tensor alone is taken to cost at least this share of the budget, or by a probe of what tensors
+cost in the mean: less is not measurable."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +167,9 @@ def smallest_within(
     channels: bool = False,
     carry: bool = True,
     lossless: Sequence[str] = (),
-    smallest: int = 256,
+    smallest: int = SMALLEST,
     most_calls: int = 100,
+    probe: Measure | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Chosen:
     r"""Pack tensors as small as a loss allows, with levels chosen for each of them.
@@ -192,8 +198,10 @@ def smallest_within(
             carried along its rows (:mod:`dovetail.pack.rounding`).
         lossless: Patterns of names to keep exactly.
         smallest: Tensors with fewer elements are kept exactly.
-        most_calls: How often ``measure`` may be called.  Where there are too many tensors to try
-            each alone, the distance from the given weights stands in for the loss.
+        most_calls: How often ``measure`` may be called.
+        probe: A cheaper loss, or one with less noise, that is called instead, about twice a tensor,
+            to compare tensors where there are too many to ``measure`` each alone.  Without one
+            the distance from the given weights stands in for it.
         progress: Called with a few words after each measurement.
 
     Returns:
@@ -223,14 +231,23 @@ def smallest_within(
         and quantisable(state[first], smallest)
     }
     search = Search(
-        state, units, trials, loss_budget, start_bits=start_bits, channels=channels, carry=carry
+        state,
+        units,
+        trials,
+        loss_budget,
+        start_bits=start_bits,
+        channels=channels,
+        carry=carry,
+        probe=None if probe is None else partial(Trials, probe, state, progress=progress),
     )
     alone = search.alone()
+    found = [r.mean for rises in alone.values() for r in rises.values() if math.isfinite(r.mean)]
+    typical = sum(found) / len(found) if search.probed and found else loss_budget
     rises = {
         ladder.name: rise_curve(
             ladder,
             {levels: max(r.mean, r.error / 2) for levels, r in alone[ladder.name].items()},
-            least=_NEXT_TO_NOTHING * max(loss_budget, 1e-9),
+            least=_NEXT_TO_NOTHING * max(typical, 1e-9),
         )
         for ladder in search.ladders
     }
@@ -245,8 +262,8 @@ def smallest_within(
         }
         return compress({**state, **new}, levels=levels, channels=channels, lossless=exact)
 
-    data, found, rise = search.checked(lambda levels: packed(_for_each(levels, units)))
-    levels = _for_each(found, units)
+    data, kept, rise = search.checked(lambda levels: packed(_for_each(levels, units)))
+    levels = _for_each(kept, units)
     full = sum(tensor.nbytes for tensor in state.values())
     coded = {tensor.name: tensor.coded for tensor in describe(data, most_bytes=full).tensors}
     record = PackSearch(

@@ -1,7 +1,8 @@
 r"""The three stages of a search for the fewest levels, counted in measurements of the loss.
 
 *Alone*: each tensor by itself in a few numbers of levels, to see how much the loss minds, and which
-of two ways to round (:mod:`dovetail.pack.rounding`) it minds less.
+of two ways to round (:mod:`dovetail.pack.rounding`) it minds less; where there are more tensors
+than measurements, by a cheaper loss, the *probe*, if there is one.
 *Together*: the path of :mod:`dovetail.pack.levels` is bisected for its last point within the
 budget, which corrects what adding up single rises got wrong.  *One by one*: each tensor gives up
 further levels as long as the loss of all together allows.
@@ -43,7 +44,7 @@ from dovetail.pack.levels import Ladder, Step, in_levels, ladder_of, rungs
 from dovetail.pack.rounding import carries
 from dovetail.pack.tensors import Ties
 
-__all__ = ["Levels", "Measure", "Rise", "Search", "Trials", "Tried", "finite"]
+__all__ = ["Levels", "Measure", "Rise", "Search", "Trials", "Tried", "finite", "most_steps"]
 
 
 Measure = Callable[[dict[str, Tensor]], Any]
@@ -171,6 +172,9 @@ def _error_of_mistakes(before: Losses, after: Losses) -> float | None:
 _PROBES, _FIRST_PROBE, _FURTHER = 4, 16, 8
 """Measurements of a tensor alone; levels of the first; rungs to go up when they were too few."""
 
+_CHEAP_PROBES = 2
+"""Measurements of a tensor alone by a cheaper loss than the one that has a budget."""
+
 _KEPT_BACK = 12
 """Measurements for all tensors together, before any are spent on single ones."""
 
@@ -186,6 +190,17 @@ _MISSES = 2
 _ATTEMPTS = 3
 _LAST = 2
 """Measurements that the search leaves: of the container it chose, and of an exact one."""
+
+
+def most_steps(tensors: int, most_calls: int) -> int:
+    """How often a search measures at most, its probe included, for so many tensors.
+
+    >>> most_steps(3, 100), most_steps(138, 100)
+    (100, 377)
+    """
+    alone = most_calls - 1 - _KEPT_BACK >= tensors
+    return most_calls if alone else most_calls + 1 + _CHEAP_PROBES * tensors
+
 
 Levels = dict[str, int]
 """The levels of each tensor that is not kept exactly; in a search under its first name."""
@@ -205,6 +220,7 @@ class Search:
     """Measures a state with tensors in so many levels, and remembers what was within the budget.
 
     ``units`` are the tensors that may have levels, by their first names, with all of their names.
+    ``probe`` gives trials by a cheaper loss, for tensors alone, where ``trials`` allows too few.
     """
 
     def __init__(
@@ -217,8 +233,10 @@ class Search:
         start_bits: int,
         channels: bool,
         carry: bool,
+        probe: Callable[[], Trials] | None = None,
     ) -> None:
         self._state, self._units, self._trials, self._budget = state, units, trials, budget
+        self._probe, self.probed = probe, False
         self._start_bits, self._channels, self._carry = start_bits, channels, carry
         self._decoded: dict[str, tuple[int, Tensor, int]] = {}  # no more than one of each tensor
         self._known: dict[frozenset[Step], bool] = {}
@@ -230,9 +248,13 @@ class Search:
     def alone(self) -> dict[str, dict[int, Rise]]:
         """Rises with one tensor at a time in levels, around those at which it meets the budget."""
         each = min(_PROBES, (self._trials.left - _KEPT_BACK) // max(1, len(self._units)))
+        trials, enough = self._trials, self._budget
+        if each < 1 and self._probe is not None and self._units:
+            trials, each, enough = self._probe(), _CHEAP_PROBES, 0.0  # its budget is not known
+            self.probed = True
         found = {}
         for name, names in self._units.items():
-            found[name] = self._probed(name, each)
+            found[name] = self._probed(name, each, trials, enough)
             ladder = ladder_of(name, self._state[name], self._start_bits, channels=self._channels)
             times = len(names)  # each name is written
             sizes = {levels: times * size for levels, size in ladder.sizes.items()}
@@ -296,35 +318,35 @@ class Search:
             rise = Rise(0.0, 0.0, 0.0)
         return data, levels, rise
 
-    def _probed(self, name: str, times: int) -> dict[int, Rise]:
+    def _probed(self, name: str, times: int, trials: Trials, budget: float) -> dict[int, Rise]:
         """Rises that were measured with a tensor alone, rounded in the way that costs less."""
         rises: dict[int, Rise] = {}
         ladder = rungs(self._start_bits)
         at = max(place for place, levels in enumerate(ladder) if levels <= _FIRST_PROBE)
         if times > 0:
-            rises[ladder[at]] = self._rise(name, ladder[at])
+            rises[ladder[at]] = self._rise(name, ladder[at], trials)
         if times > 1 and self._carry and carries(self._state[name]):
             self.carried.add(name)
-            other, times = self._rise(name, ladder[at]), times - 1
+            other, times = self._rise(name, ladder[at], trials), times - 1
             if other.most < rises[ladder[at]].most:
                 rises[ladder[at]] = other
             else:
                 self.carried.remove(name)
         too_few, enough = -1, len(ladder)
         while 0 < len(rises) < times:
-            if rises[ladder[at]].mean > self._budget:
+            if rises[ladder[at]].mean > budget:
                 too_few, at = at, min(at + _FURTHER, (at + enough) // 2)
             else:
                 enough, at = at, (too_few + at) // 2
             if not too_few < at < enough:
                 break
-            rises[ladder[at]] = self._rise(name, ladder[at])
+            rises[ladder[at]] = self._rise(name, ladder[at], trials)
         return rises
 
-    def _rise(self, name: str, levels: int) -> Rise:
+    def _rise(self, name: str, levels: int, trials: Trials) -> Rise:
         back, _ = self._back(name, levels)
         words = f"{name} in {levels} levels{', carried' if name in self.carried else ''}"
-        return self._trials.rise(self._with({name: back}), words)
+        return trials.rise(self._with({name: back}), words)
 
     def _back(self, name: str, levels: int) -> tuple[Tensor, int]:
         carry = name in self.carried

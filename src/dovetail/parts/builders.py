@@ -86,6 +86,7 @@ _OURS = {
     "efficientnet-lite0": "efficientnet",
     "efficientnet-lite1": "efficientnet",
     "efficientnet-lite2": "efficientnet",
+    "boosted-trees": "trees",
 }
 """Our own builders, and the file of the zoo that registers each."""
 

@@ -18,7 +18,7 @@ from dovetail.parts.recipe import Cut
 from dovetail.parts.splitting import Halves, points, split
 from dovetail.parts.tracing import trailing_activation
 
-__all__ = ["CutPoint", "cut", "cut_all", "cut_points", "output_point"]
+__all__ = ["CutPoint", "cut", "cut_all", "cut_first", "cut_points", "output_point"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,10 @@ def cut(
     space = _mint_space(halves.front, name, part.contract)
     crossing = tuple(replace(port, space=space) for port in _crossing_ports(part, halves, example))
     takes = part.contract.takes if example is None else ports_of(example)
-    origin = part.origin.of_child(part.digest, "cut", {"at": name})
+    # A whole network's halves keep its statistics; what is itself a part stays trained for others.
+    outer = (*part.contract.takes, *part.contract.gives)
+    said = part.origin.trained_norms if any(port.space for port in outer) else {}
+    origin = part.origin.of_child(part.digest, "cut", {"at": name, **said})
     return (
         Part(
             halves.front,
@@ -150,6 +153,31 @@ def _in_shared_spaces(whole: Part, at: list[str], chain: list[Part]) -> tuple[Pa
     return tuple(chain)
 
 
+def cut_first(*parts: Part) -> str | None:
+    """What to do where halves are asked for and whole networks are given; nothing if none is.
+
+    What names a space on one side, as every cut does, is no whole network.
+
+    >>> from dovetail.parts.part import build
+    >>> net = build("mlp")
+    >>> print(cut_first(*cut(net, at="hidden1")), cut_first(net), sep="; ")  # doctest: +ELLIPSIS
+    None; This is a whole network: 'mlp'. Cut first: front, head = dt.cut(network, at=...), at ...
+    """
+    whole = [
+        part.described
+        for part in parts
+        if not any(port.space for port in (*part.contract.takes, *part.contract.gives))
+    ]
+    if not whole:
+        return None
+    names = " and ".join(repr(name) for name in dict.fromkeys(whole))
+    they = "This is a whole network" if len(whole) == 1 else "These are whole networks"
+    return (
+        f"{they}: {names}. Cut first: front, head = dt.cut(network, at=...), at a point of "
+        "dt.cut_points(network); or dovetail cut NAME --at POINT"
+    )
+
+
 def output_point(module: nn.Module) -> str:
     """The last point with weights on both sides: behind it lies the output layer alone.
 
@@ -157,7 +185,7 @@ def output_point(module: nn.Module) -> str:
     >>> output_point(nn.Sequential(*layers))
     '1'
     """
-    for name in reversed(list(points(module))):
+    for name in points(module, backwards=True):
         halves = split(module, name)
         if all(any(True for _ in half.parameters()) for half in (halves.front, halves.back)):
             return name

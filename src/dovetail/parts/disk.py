@@ -5,14 +5,16 @@ The folder follows the Hugging Face layout, so that it can go to a hub as it is:
     config.json        contract, recipe, origin
     model.safetensors  the weights; or model.dovepack, the same packed small
     probe.safetensors  an input and what the part made of it
+    familiar.safetensors  which features it knows, if that was fitted
     manifest.json      format number, sha256 and size of every other file
     README.md          the card
 
 Reading: the two JSON files within size limits; sizes of all files, and the sha256 of all but the
 weights; the recipe, refusing unknown operators, builders and arguments; the module on the meta
 device, which says how long the weights' file can be; their sha256; their header, whose every name,
-shape and dtype must be the module's; only then the real module, loaded strictly.  Links, pipes and
-devices are never opened; files that the manifest does not list are never looked at.
+shape and dtype must be the module's; only then the real module, loaded strictly; and the features
+that it knows, which must suit it.  Links, pipes and devices are never opened; files that the
+manifest does not list are never looked at.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from dovetail.parts.contract import Contract, Port, shown_shape
 from dovetail.parts.facts import (
     CARD,
     CONFIG,
+    FAMILIAR,
     FILES,
     FORMAT,
     MANIFEST,
@@ -52,6 +55,7 @@ from dovetail.parts.facts import (
     is_part_folder,
     read_facts,
 )
+from dovetail.parts.familiar import Familiar, read_familiar
 from dovetail.parts.modules import (
     Described,
     described,
@@ -73,6 +77,7 @@ __all__ = [
     "card",
     "is_part_folder",
     "read_facts",
+    "read_known",
     "read_module",
     "replay",
     "write",
@@ -87,6 +92,7 @@ def write(
     origin: Origin,
     *,
     packed: bytes | None = None,
+    familiar: Familiar | None = None,
     replace: bool = False,
 ) -> None:
     """Write a part's folder; it appears whole or not at all.
@@ -114,6 +120,8 @@ def write(
         files[WEIGHTS] = tensor_bytes(state)
     if tensors := _recorded_run(module, contract):
         files[REPLAY] = tensor_bytes(tensors)
+    if familiar is not None:
+        files[FAMILIAR] = familiar.to_bytes()
     write_folder(folder, MANIFEST, FORMAT, files, replace=replace, digest=digest)
 
 
@@ -143,6 +151,12 @@ def read_module(folder: Path, facts: Facts) -> tuple[nn.Module, bytes | None]:
     if digest_of(module) != facts.digest:
         raise FormatError(f"{folder}: the weights' digest differs from the manifest's")
     return module, packed
+
+
+def read_known(folder: Path, facts: Facts, module: nn.Module) -> Familiar | None:
+    """The features that the part knows, or nothing if its folder does not say."""
+    listed = facts.files.get(FAMILIAR)
+    return None if listed is None else read_familiar(folder / FAMILIAR, listed, module)
 
 
 def _from_safetensors(path: Path, file: File, blueprint: Blueprint, wanted: Described) -> nn.Module:

@@ -58,23 +58,47 @@ class Origin:
         """
         return Origin(how, (digest,), self.task, self.task_fingerprint, dict(settings))
 
+    @property
+    def trained_norms(self) -> dict[str, Any]:
+        """Which statistics of batch norms the part was trained for, as settings; if it is said.
+
+        A join says which ones it gave its batch norms, and not what its parts were trained for.
+
+        >>> Origin(how="train", settings={"norms": "batch", "epochs": 2}).trained_norms
+        {'norms': 'batch'}
+        """
+        # Compatible trainings, which have a scheme, did not always say what they are for.
+        unsaid = "batch" if "scheme" in self.settings else None
+        said = None if self.how == "join" else self.settings.get("norms", unsaid)
+        return {} if said is None else {"norms": said}
+
 
 FORMAT = 1
 """Raise when an older dovetail would misread a new folder; keep reading every older number."""
 
-WEIGHTS, PACKED, REPLAY, CONFIG, CARD, MANIFEST = (
+WEIGHTS, PACKED, REPLAY, FAMILIAR, CONFIG, CARD, MANIFEST = (
     "model.safetensors",
     "model.dovepack",
     "probe.safetensors",
+    "familiar.safetensors",
     "config.json",
     "README.md",
     "manifest.json",
 )
-_LISTED = (CONFIG, WEIGHTS, PACKED, REPLAY, CARD)
+_LISTED = (CONFIG, WEIGHTS, PACKED, REPLAY, FAMILIAR, CARD)
 MOST_OF_REPLAY = 128 << 20
 """Bytes of the file of a recorded run; a part whose inputs and outputs are larger has none."""
 
-_MOST = {CONFIG: MOST_BYTES, REPLAY: MOST_OF_REPLAY, CARD: 4 * MOST_BYTES}
+MOST_OF_FAMILIAR = 1 << 20
+"""Bytes of the file of familiar features (:mod:`dovetail.parts.familiar`); those fitted have half
+of it at most."""
+
+_MOST = {
+    CONFIG: MOST_BYTES,
+    REPLAY: MOST_OF_REPLAY,
+    FAMILIAR: MOST_OF_FAMILIAR,
+    CARD: 4 * MOST_BYTES,
+}
 """Bytes of the files whose length no recipe tells; a card says what the config says, at length."""
 
 FILES = (MANIFEST, *_LISTED)

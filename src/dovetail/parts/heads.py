@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, CutError, RecipeError
@@ -17,6 +18,7 @@ from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
 from dovetail.parts.tracing import trailing_activation
+from dovetail.parts.zoo.trees import Trees
 
 __all__ = [
     "before_the_head",
@@ -25,6 +27,7 @@ __all__ = [
     "fresh_head",
     "head_like",
     "output_layer",
+    "with_temperature",
 ]
 
 COUNTS = ("classes", "num_classes")
@@ -110,7 +113,9 @@ def extend_head(head: Part, classes: Sequence[str], *, seed: int = 0) -> Part:
     return wider.changed(
         contract=replace(wider.contract, takes=head.contract.takes),
         origin=head.origin.of_child(
-            head.digest, "extend", {"classes": list(classes), "seed": seed}
+            head.digest,
+            "extend",
+            {"classes": list(classes), "seed": seed, **head.origin.trained_norms},
         ),
     )
 
@@ -173,6 +178,29 @@ def output_layer(head: Part) -> str:
     fitting = [name for name, outputs in found if outputs == width]
     last: str = fitting[-1] if fitting else found[-1][0]
     return last
+
+
+def with_temperature(part: Part, temperature: float) -> Part:
+    """The part with its outputs divided by a temperature, which goes into its last weights.
+
+    >>> import torch
+    >>> from dovetail.parts.part import build
+    >>> part, x = build("lenet5", size=8), torch.rand(2, 1, 8, 8)
+    >>> torch.allclose(with_temperature(part, 2.0)(x), part(x) / 2, atol=1e-6)
+    True
+    """
+    module = copy.deepcopy(part.module)
+    trees = [child for child in module.modules() if isinstance(child, Trees)]
+    if trees:
+        tensors = [trees[-1].value, trees[-1].base]
+    else:
+        last = module.get_submodule(output_layer(part))
+        tensors = list(last.parameters(recurse=False))
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.div_(temperature)
+    settings = {**part.origin.settings, "temperature": temperature}
+    return part.changed(module=module, origin=replace(part.origin, settings=settings))
 
 
 def _with_outputs(recipe: Recipe, count: int) -> Recipe | None:

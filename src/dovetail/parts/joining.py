@@ -17,7 +17,7 @@ from dovetail.core.errors import ContractError, SettingsError, argument
 from dovetail.core.seeds import seeded
 from dovetail.parts.contract import Contract, Port, Shape, shown_shape
 from dovetail.parts.facts import Origin
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
+from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate, settle_norms
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
 from dovetail.settings.join import Join as Declared
@@ -43,11 +43,14 @@ def join(
 
     Args:
         parts: Front first.  What each gives must be what the next takes, in shape *and* in space.
-        norms: Statistics of the batch norms: ``"stored"`` ones; those of each ``"batch"``; or
-            ``"recalibrated"`` on ``data`` (then the joined part has weights of its own).
+        norms: Statistics of the batch norms: ``"stored"`` ones; those of each ``"batch"``, which
+            one input has not; or ``"recalibrated"`` on ``data`` (then the joined part has weights
+            of its own).  ``"auto"``: those that the parts were trained for, by
+            :func:`~dovetail.parts.norms.norms_for`; recalibrated instead of each batch's where
+            there is data.  The joined part's origin says which, and why.
         force: Join although spaces or activations differ, to measure it.
         adapters: Put an untrained 1×1 :func:`adapter` wherever only the channel counts differ.
-        data: Batches of preprocessed inputs, for ``norms="recalibrated"``.
+        data: Batches of preprocessed inputs, to recalibrate on.
         seed: For the adapters' weights.
 
     Raises:
@@ -72,12 +75,12 @@ def join(
     if adapters:
         chain = _with_adapters(chain, seed)
     forced = [_refuse_misfits(before, after, force) for before, after in pairwise(chain)]
-    module = chain_modules(
-        [part.module for part in chain], "batch" if norms == "batch" else "stored"
-    )
-    if norms == "recalibrated" and data is not None:
+    chosen = settle_norms(norms, chain, data=data is not None)
+    kept: Literal["stored", "batch"] = "batch" if chosen.norms == "batch" else "stored"
+    module = chain_modules([part.module for part in chain], kept)
+    if chosen.norms == "recalibrated" and data is not None:
         module = recalibrate(module, data)
-    changed = norms != "stored" and has_batch_norm(module)
+    changed = chosen.norms != "stored" and has_batch_norm(module)
     first, last = chain[0].contract, chain[-1].contract
     if any(forced) or changed:  # behind a forced seam, or with other norms, it means another thing
         last = last.in_space(None)
@@ -85,9 +88,9 @@ def join(
     origin = Origin(
         how="join",
         parents=tuple(part.digest for part in chain),
-        settings={"norms": norms, "force": force},
+        settings={**chosen.settings, "force": force},
     )
-    return Part(module, contract, _recipe(chain, norms), origin)
+    return Part(module, contract, _recipe(chain, kept), origin)
 
 
 def adapter(front: Part, head: Part, *, seed: int = 0) -> Part:
@@ -121,7 +124,7 @@ def _check_settings(chain: list[Part], norms: str, data: Iterable[Tensor] | None
     if len(chain) < 2:
         raise SettingsError(f"join needs at least two parts, got {len(chain)}")
     check_norms(norms)
-    if (norms == "recalibrated") != (data is not None):
+    if norms != "auto" and (norms == "recalibrated") != (data is not None):
         raise SettingsError(f"{argument('norms', 'recalibrated')} and data=batches go together")
 
 
@@ -158,12 +161,11 @@ def _refuse_misfits(before: Part, after: Part, force: bool) -> bool:
     )
 
 
-def _recipe(chain: list[Part], norms: Norms) -> Recipe | None:
+def _recipe(chain: list[Part], norms: Literal["stored", "batch"]) -> Recipe | None:
     recipes = [part.recipe for part in chain]
     if any(recipe is None for recipe in recipes):
         return None
-    kept: Literal["stored", "batch"] = "batch" if norms == "batch" else "stored"
-    return Join(tuple(recipe for recipe in recipes if recipe is not None), kept)
+    return Join(tuple(recipe for recipe in recipes if recipe is not None), norms)
 
 
 class Seam(NamedTuple):

@@ -115,8 +115,9 @@ def _longest_index(wanted: Described) -> int:
 def with_packed(part: Part, container: bytes, *, settings: Mapping[str, Any] | None = None) -> Part:
     """A new part with the weights that a container of this part's weights decodes to.
 
-    Its contract stays, and with it its spaces: what fitted the part fits the packed one.  Its
-    origin names the part as parent.  Saved or shelved, it is written as the container.
+    Its contract stays, and with it its spaces: what fitted the part fits the packed one, and the
+    features that it knew are those that it knows.  Its origin names the part as parent.  Saved or
+    shelved, it is written as the container.
 
     >>> from dovetail.pack.compressing import compress
     >>> from dovetail.parts.part import build
@@ -134,8 +135,9 @@ def with_packed(part: Part, container: bytes, *, settings: Mapping[str, Any] | N
             f"number of bits ({argument('bits', ...)}), or keep them exactly "
             f"({argument('lossless', ...)})"
         )
-    origin = part.origin.of_child(part.digest, "pack", settings or {})
-    return part.changed(module=module, origin=origin, packed=container)
+    facts = part.origin.trained_norms | dict(settings or {})
+    origin = part.origin.of_child(part.digest, "pack", facts)
+    return part.changed(module=module, origin=origin, packed=container, familiar=part.familiar)
 
 
 def without_packed(part: Part) -> Part:

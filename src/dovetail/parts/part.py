@@ -11,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import ContractError, FormatError, argument, first_line
+from dovetail.core.notebook import html_of
 from dovetail.core.plain import to_plain
 from dovetail.core.seeds import seeded
-from dovetail.core.words import numbered
+from dovetail.core.views import Table
+from dovetail.core.words import listed, numbered
 from dovetail.parts import disk
 from dovetail.parts.builders import find_builder, recipe_hint
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.facts import Origin
+from dovetail.parts.familiar import Familiar
 from dovetail.parts.modules import digest_of, dtype_name, evaluating
 from dovetail.parts.recipe import Build, Recipe, in_words, rebuild
 from dovetail.parts.tracing import trailing_activation
@@ -40,7 +43,8 @@ class Part:
     Composition, not inheritance: state-dict names stay the module's own, and compile, DDP or hooks
     act on ``part.module``.  Calling a part calls its module.  ``packed`` is the container that the
     weights came in, if they came packed (see :mod:`dovetail.parts.packed`), so that they can be
-    written again as they are.
+    written again as they are.  ``familiar`` tells inputs unlike those that the part was made on
+    (:func:`dovetail.measure.familiar.familiar_with` fits it), and travels with it.
 
     >>> part = build("mlp", shape=(4,), hidden=(8,), classes=3)
     >>> part
@@ -54,6 +58,7 @@ class Part:
     recipe: Recipe | None = None
     origin: Origin = field(default_factory=Origin)
     packed: bytes | None = field(default=None, repr=False)
+    familiar: Familiar | None = field(default=None, repr=False)
 
     def __call__(self, *inputs: Tensor) -> Any:
         """What the module makes of the inputs."""
@@ -71,12 +76,18 @@ class Part:
         return torch.device("cpu") if tensor is None else tensor.device
 
     def changed(self, **fields: Any) -> Part:
-        """A part with some fields exchanged, the rest shared; another module is no longer packed.
+        """A part with some fields exchanged, the rest shared.
+
+        Another module is no longer packed, and knows no features until they are fitted again;
+        nor does one whose inputs are prepared otherwise.
 
         >>> build("mlp").changed(origin=Origin(how="drawn")).origin.how
         'drawn'
         """
-        return replace(self, **({"packed": None} if "module" in fields else {}) | fields)
+        gone: dict[str, None] = {"packed": None, "familiar": None} if "module" in fields else {}
+        if fields.get("contract", self.contract).preprocess != self.contract.preprocess:
+            gone["familiar"] = None
+        return replace(self, **gone | fields)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the part to a folder that any dovetail can load and any hub can hold.
@@ -106,6 +117,7 @@ class Part:
                 self.recipe,
                 self.origin,
                 packed=self.packed,
+                familiar=self.familiar,
                 replace=overwrite,
             )
         except FileExistsError:
@@ -120,9 +132,25 @@ class Part:
         folder = Path(folder)
         facts = disk.read_facts(folder)
         module, packed = disk.read_module(folder, facts)
+        familiar = disk.read_known(folder, facts, module)
         if verify:
             disk.replay(folder, module)
-        return cls(module, facts.contract, facts.recipe, facts.origin, packed)
+        return cls(module, facts.contract, facts.recipe, facts.origin, packed, familiar)
+
+    def _repr_html_(self) -> str:
+        weights = sum(p.numel() for p in self.module.parameters())
+        measured = (f"{name} {value:.4g}" for name, value in self.origin.measured.items())
+        facts = {
+            "contract": str(self.contract),
+            "classes": listed(self.contract.classes or ()),
+            "weights": f"{weights:,}" + (" (packed)" if self.packed else ""),
+            "made by": self.origin.how,
+            "on": self.origin.task,
+            "measured": ", ".join(measured),
+            "tells unlike inputs by": None if self.familiar is None else self.familiar.source,
+        }
+        rows = tuple((name, value) for name, value in facts.items() if value)
+        return html_of(f"Part: {self.described}", (Table(("", "what it is"), rows),))
 
     def __repr__(self) -> str:
         weights = sum(p.numel() for p in self.module.parameters())
@@ -176,14 +204,17 @@ def as_part(model: Part | nn.Module, *, example: Tensor | None = None) -> Part:
     return Part(model, contract_of(model, example), recipe, Origin(how="adopt"))
 
 
-def parts_by_name(models: Iterable[Part | nn.Module]) -> dict[str, Part]:
-    """Parts under what they are, and a number where several are the same.
+def parts_by_name(models: Iterable[Part | nn.Module], *, by_task: bool = False) -> dict[str, Part]:
+    """Parts under what they are, or which task they learnt, and a number where several are alike.
 
-    >>> list(parts_by_name([build("mlp"), build("mlp", seed=1)]))
-    ['mlp', 'mlp #2']
+    >>> parts = [build("mlp"), build("mlp", seed=1).changed(origin=Origin("train", task="digits"))]
+    >>> list(parts_by_name(parts)), list(parts_by_name(parts, by_task=True))
+    (['mlp', 'mlp #2'], ['mlp', 'digits'])
     """
     parts = [as_part(model) for model in models]
-    names = numbered((part.described for part in parts), mark=" #")
+    learnt = [part.origin.task if by_task else None for part in parts]
+    each = (task or part.described for task, part in zip(learnt, parts, strict=True))
+    names = numbered(each, mark=" #")
     return dict(zip(names, parts, strict=True))
 
 

@@ -92,12 +92,19 @@ def split(module: nn.Module, at: str) -> Halves:
     return halves
 
 
-def points(module: nn.Module) -> Iterator[str]:
-    """The names of all places where exactly one tensor crosses, in the order of the network."""
-    for place in _single_crossings(module):
+def points(module: nn.Module, *, backwards: bool = False) -> Iterator[str]:
+    """The names of all places where exactly one tensor crosses, in the order of the network.
+
+    A module is opened when its turn comes: who looks for a place near the end goes ``backwards``.
+    """
+    places = list(_single_crossings(module))
+    for place in reversed(places) if backwards else places:
+        if backwards and not place.last:
+            yield place.name
         if place.child is not None:
-            yield from (f"{place.name}.{inner}" for inner in points(place.child))
-        if not place.last:
+            inside = points(place.child, backwards=backwards)
+            yield from (f"{place.name}.{inner}" for inner in inside)
+        if not backwards and not place.last:
             yield place.name
 
 

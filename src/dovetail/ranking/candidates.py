@@ -9,16 +9,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.errors import CutError, SettingsError, TaskError
+from dovetail.core.errors import CutError, DovetailError, SettingsError, TaskError, nearest, shown
 from dovetail.core.seeds import generator
 from dovetail.parts.cutting import CutPoint, cut_points
 from dovetail.parts.heads import before_the_head
 from dovetail.parts.part import Part, as_part, parts_by_name
+from dovetail.parts.splitting import points
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Candidate", "Parts", "candidate", "named", "points_of", "sampled"]
+__all__ = [
+    "Candidate",
+    "Parts",
+    "candidate",
+    "named",
+    "nested",
+    "only",
+    "points_of",
+    "refuse_unknown_points",
+    "sampled",
+]
 
 Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
+
+_WORDS = ("every", "output")
+"""What ``at`` may say in the place of names."""
 
 _ENOUGH = 4
 """A network with fewer places to cut at the top level is looked into one level deeper."""
@@ -75,6 +89,34 @@ def candidate(
     return Candidate(name, part, _points(part, at))
 
 
+def refuse_unknown_points(
+    parts: Mapping[str, Part | nn.Module],
+    at: str | CutPoint | Sequence[str | CutPoint] | None,
+) -> None:
+    """Refuse a cut point that none of the parts has, before any of them runs.
+
+    Parts are asked one after the other until every point is found, hence mostly the first alone.
+
+    >>> from dovetail.parts.part import build
+    >>> refuse_unknown_points({"net": build("lenet5")}, ["conv2", "fc9"])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.CutError: no part has a cut point 'fc9'; did you mean fc2, fc1?
+    """
+    missing = dict.fromkeys(() if at is None or at in _WORDS else _asked(at))
+    known: dict[str, None] = {}
+    for part in parts.values() if missing else ():
+        try:
+            known |= dict.fromkeys(points(as_part(part).module))
+        except DovetailError:
+            continue  # a ranking says why it cannot be cut
+        if missing.keys() <= known.keys():
+            return
+    unknown = [name for name in missing if name not in known]
+    if unknown and known:
+        raise CutError(f"no part has a cut point {shown(unknown[0])}{nearest(unknown[0], known)}")
+
+
 def points_of(part: Part) -> tuple[str, ...]:
     """The cut points worth looking at: whole layers or blocks, not the steps inside of them.
 
@@ -105,7 +147,7 @@ def _points(
         if not every:
             raise CutError("this network has no place to cut; rank it as it is, without 'every'")
         return every
-    asked = [str(at)] if isinstance(at, str | CutPoint) else [str(name) for name in at]
+    asked = _asked(at)
     known = [point.name for point in cut_points(part)]
     # Of a name that is not known the cut itself will say what is wrong with it.
     return tuple(dict.fromkeys(sorted(asked, key=[*known, *asked].index)))
@@ -132,9 +174,8 @@ def sampled(task: Task, samples: int | None, split: Split, seed: int) -> Task:
         if task.kind == "pairs":
             rows = _ends_of_pairs(task, split, samples, seed)
         else:
-            rows = rows[_chosen(task, rows, samples, seed)].sort().values
-    none = rows[:0]
-    return task.derived(task.name, indices={"train": rows, "validation": none, "test": none})
+            rows = rows[_in_turn(task, rows, seed)[:samples]].sort().values
+    return only(task, rows)
 
 
 def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
@@ -148,10 +189,34 @@ def _ends_of_pairs(task: Task, split: Split, samples: int, seed: int) -> Tensor:
     return rows
 
 
-def _chosen(task: Task, rows: Tensor, samples: int, seed: int) -> Tensor:
+def _asked(at: str | CutPoint | Sequence[str | CutPoint]) -> list[str]:
+    return [str(at)] if isinstance(at, str | CutPoint) else [str(name) for name in at]
+
+
+def nested(task: Task, samples: int | None, split: Split, seed: int) -> Tensor:
+    """The examples of :func:`sampled` in an order whose first n are those of a sample of n.
+
+    >>> task = Task(torch.rand(100, 4), [0, 1, 1, 1] * 25)
+    >>> order, few = nested(task, None, "train", seed=0), sampled(task, 40, "train", seed=0)
+    >>> torch.equal(order[:40].sort().values, few.indices("train"))
+    True
+    """
+    sampled(task, samples, split, seed)  # refuses what cannot be
+    rows = task.indices(split)
+    return rows[_in_turn(task, rows, seed)[:samples]]
+
+
+def only(task: Task, rows: Tensor) -> Task:
+    """The task with these rows as its training examples, and no others."""
+    none = rows[:0]
+    return task.derived(task.name, indices={"train": rows, "validation": none, "test": none})
+
+
+def _in_turn(task: Task, rows: Tensor, seed: int) -> Tensor:
+    """Places of the rows in a random order, in which classes keep their shares all along."""
     order = torch.randperm(len(rows), generator=generator(seed, "rank"))
     if task.kind != "classes":
-        return order[:samples]
+        return order
     # Every class in turn gives its next example until there are enough in proportion: sort by the
     # share of its class that an example completes.
     labels = task.targets[rows][order]
@@ -161,4 +226,4 @@ def _chosen(task: Task, rows: Tensor, samples: int, seed: int) -> Tensor:
     place = torch.empty_like(grouped)
     place[grouped] = torch.arange(len(grouped)) - starts[labels[grouped]]
     share = (place + 0.5) / counts[labels]
-    return order[torch.argsort(share, stable=True)[:samples]]
+    return order[torch.argsort(share, stable=True)]

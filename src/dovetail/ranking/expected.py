@@ -172,7 +172,7 @@ def chance_values(features: Any, targets: Any, shuffles: Tensor, expected: Expec
     at_once = max(1, _MOST_COLUMNS // width)
     shares = codes.bincount() if codes is not None and expected.stratified else None
     values = []
-    for orders in torch.split(shuffles, at_once):
+    for orders in torch.split(shuffles, at_once) if len(shuffles) else ():
         several = torch.cat([columns[order] for order in orders], dim=1)
         predicted = leave_one_out(rows, several, expected.penalty).predictions
         for order, mine in zip(orders, torch.split(predicted, width, dim=1), strict=True):

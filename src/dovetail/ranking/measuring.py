@@ -33,7 +33,7 @@ from dovetail.ranking.heads import HeadKind
 from dovetail.ranking.inputs import as_rows
 from dovetail.ranking.ntk import ntk_score
 from dovetail.ranking.pair_sums import PairSums
-from dovetail.ranking.scores import DEFAULT, DEFAULT_OF_PAIRS, SCORES, By, Score, find_score, score
+from dovetail.ranking.scores import DEFAULT, DEFAULT_OF_PAIRS, SCORES, By, Score, as_score, score
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
@@ -206,9 +206,8 @@ def yardstick(
     refuse_no_share(confidence)
     if by is None:
         by = DEFAULT_OF_PAIRS if task.kind == "pairs" else DEFAULT
-    chosen = find_score(by) if isinstance(by, str) else by
-    named = getattr(by, "name", getattr(by, "__name__", type(by).__name__))
-    name = by if isinstance(by, str) else named
+    chosen = as_score(by)
+    name = getattr(chosen, "name", getattr(chosen, "__name__", type(chosen).__name__))
     if isinstance(chosen, Score) and task.kind not in chosen.fits:
         fitting = ", ".join(each.name for each in SCORES.values() if task.kind in each.fits)
         raise SettingsError(

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from dovetail.core.errors import DovetailError, SettingsError, TaskError
+from dovetail.core.activations import KernelRange, kernel_range
+from dovetail.core.errors import DovetailError, SettingsError, argument
 from dovetail.core.progress import progress
-from dovetail.dist.group import gathered, my_share, rank_and_size
-from dovetail.measure.features import Pooling, features, features_along
+from dovetail.dist.group import gathered
+from dovetail.measure.features import Pooling
 from dovetail.measure.forward import outputs_of
-from dovetail.parts.cutting import CutPoint, cut
+from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
-from dovetail.ranking.candidates import Candidate, Parts, candidate, named, sampled
-from dovetail.ranking.expected import Expected
-from dovetail.ranking.measuring import (
-    BY_EXAMPLE,
-    By,
-    Measured,
-    Yardstick,
-    probably_better,
-    yardstick,
-    z_score,
+from dovetail.ranking.anytime import rank_anytime
+from dovetail.ranking.candidates import (
+    Candidate,
+    Parts,
+    candidate,
+    named,
+    refuse_unknown_points,
+    sampled,
 )
-from dovetail.ranking.ntk import OUTPUTS, tangent_kernel
+from dovetail.ranking.measuring import By, Measured, Yardstick, yardstick
+from dovetail.ranking.ntk import tangent_kernel
+from dovetail.ranking.placing import best_first, placed, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
-from dovetail.ranking.scores import needs_network
-from dovetail.ranking.winner import honest_intervals, honest_winner
+from dovetail.ranking.scores import RANGED, as_score, needs_network
+from dovetail.ranking.taking import fronts_of, rows_at, share_of, without_repeats
 from dovetail.settings.rank import Rank
 from dovetail.tasks.task import Split, Task
 
 __all__ = ["rank", "rank_over"]
-
-MEASURES = {"classes": "accuracy", "multilabel": "label accuracy", "regression": "R²"}
-"""What a head is expected to reach, by the task's kind."""
 
 
 def rank(
@@ -50,6 +46,8 @@ def rank(
     by: By | None = Rank.by,
     at: str | CutPoint | Sequence[str | CutPoint] | None = Rank.at,
     samples: int | None = Rank.samples,
+    anytime: bool = Rank.anytime,
+    seconds: float | None = Rank.seconds,
     network_samples: int = 300,
     split: Split = Rank.split,
     pooling: Pooling = Rank.pooling,
@@ -73,6 +71,10 @@ def rank(
             begins; docs/rank.md says what they are worth.
         at: Cut points to rank inside each network: names, ``"every"``, or ``"output"``.
         samples: How many examples to look at; ``None`` is all of them.
+        anytime: Look at a growing share of the examples, and let candidates fall that can no
+            longer be the best (:mod:`dovetail.ranking.elimination`): a fraction of the passes.
+            By expected accuracy only.
+        seconds: With ``anytime``, the time after which it says what is known so far.
         network_samples: How many at most, by a score of the whole network (ntk-...), whose cost
             grows with the gradients of each example.
         split: Where they come from; never the test split.
@@ -97,15 +99,37 @@ def rank(
     if not isinstance(task, Task):
         raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
     several = named(parts)
+    Rank.check({"seconds": seconds})
+    by = None if by is None else as_score(by)
+    refuse_unknown_points(several, at)
+    if anytime:
+        return rank_anytime(
+            several,
+            task,
+            by=by,
+            at=at,
+            samples=samples,
+            split=split,
+            pooling=pooling,
+            groups=groups,
+            permutations=permutations,
+            confidence=confidence,
+            seed=seed,
+            batch_size=batch_size,
+            cache=cache,
+            seconds=seconds,
+            show=show,
+        )
+    if seconds is not None:
+        raise SettingsError(f"{argument('seconds', ...)} is for {argument('anytime', True)}")
     limit = samples
     if needs_network(by):
         limit = network_samples if samples is None else min(samples, network_samples)
     small = sampled(task, limit, split, seed)
-    mine = _share_of(small)
     stick = yardstick(
         small, by, groups=groups, permutations=permutations, confidence=confidence, seed=seed
     )
-    found: list[tuple[Ranked, Measured]] = []
+    found: list[_Found] = []
     left_out: list[LeftOut] = []
     points: dict[str, list[str]] = {}
     trained_here: list[str] = []
@@ -116,45 +140,33 @@ def rank(
                 points[name] = list(chosen.at or ())
                 if chosen.part.origin.task_fingerprint == task.fingerprint:
                     trained_here.append(name)
-                found += _at_points(chosen, mine, small, stick, pooling, batch_size, cache)
+                found += _at_points(chosen, small, stick, pooling, batch_size, cache)
             except DovetailError as error:
                 left_out.append(LeftOut(name, str(error)))
             tick(name)
-    if not found:
-        why = "; ".join(f"{out.part}: {out.why}" for out in left_out[:3])
-        raise TaskError(f"no part can be ranked for {task.name!r} ({why})")
     notes = []
-    if trained_here and split == "train":
-        names = ", ".join(trained_here[:5]) + (" and others" if len(trained_here) > 5 else "")
+    if len({one.kernel for one in found if one.kernel is not None}) > 1:
+        found = [one.in_common or one for one in found]
         notes.append(
-            f"Trained on these very examples: {names}. What a head is expected to reach there is "
-            "too high; rank on the validation split."
+            "Some kernels have both signs and some have not: all were held against zeros and ones, "
+            f"so that their {stick.name} compares."
         )
     if limit != samples and task.size(split) > stick.n:
         notes.append(
             f"{stick.name} takes the gradients of each example, so that {stick.n} examples were "
             "looked at and not more; network_samples= says how many."
         )
-    return Ranking(
-        task=task.name,
-        by=stick.name,
-        n=stick.n,
-        measure=MEASURES.get(task.kind, ""),
-        places=_best_first(found, stick),
-        left_out=tuple(left_out),
-        notes=tuple(notes),
-        confidence=confidence,
-        settings={
-            "split": split,
-            "samples": stick.n,
-            "pooling": pooling,
-            "groups": stick.groups,
-            "permutations": permutations,
-            "seed": seed,
-            "task_fingerprint": task.fingerprint,
-            "points": {name: at for name, at in points.items() if at},
-            **({"tangent_outputs": OUTPUTS} if stick.needs_network else {}),
-        },
+    return ranking_of(
+        task,
+        stick,
+        best_first([(one.ranked, one.measured) for one in found], stick) if found else (),
+        left_out=left_out,
+        notes=notes,
+        trained_here=trained_here,
+        points=points,
+        split=split,
+        pooling=pooling,
+        permutations=permutations,
     )
 
 
@@ -176,6 +188,11 @@ def rank_over(parts: Parts, tasks: Task | Sequence[Task], **options: Any) -> Ran
     tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
     if not tasks:
         raise SettingsError("name at least one task to rank for")
+    if options.get("anytime"):
+        raise SettingsError(
+            "one part for several tasks is chosen by means over all candidates and examples; rank "
+            f"without {argument('anytime', True)}, or task by task"
+        )
     if len({task.kind for task in tasks}) > 1:
         kinds = ", ".join(f"{task.name} ({task.kind})" for task in tasks)
         raise SettingsError(f"these tasks have no measure in common, rank them one by one: {kinds}")
@@ -208,71 +225,65 @@ def _value(place: Ranked, expected: bool) -> float:
     return float(place.plain if expected and place.plain is not None else place.score)
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A candidate that was measured.
+
+    ``kernel`` is the range of its kernel, where the score holds kernels against their range;
+    candidates of several ranges compare ``in_common`` only, against zeros and ones.
+    """
+
+    ranked: Ranked
+    measured: Measured
+    kernel: KernelRange | None = None
+    in_common: _Found | None = None
+
+
 def _at_points(
     chosen: Candidate,
     task: Task,
-    whole: Task,
     stick: Yardstick,
     pooling: Pooling,
     batch_size: int,
     cache: Any,
-) -> Iterator[tuple[Ranked, Measured]]:
-    """Measure a candidate at its points; ``task`` is this process's share of the ``whole``."""
+) -> Iterator[_Found]:
+    """Measure a candidate at its points."""
     part = chosen.part
-    _refuse_backs(part)
+    fronts = fronts_of(chosen)
     began = time.perf_counter()
-    probs = _source_probabilities(part, task, batch_size) if stick.needs_probs else None
-    at_points: tuple[str | None, ...] = chosen.at or (None,)
-    fronts = [part if at is None else cut(part, at=at)[0] for at in at_points]
-    if chosen.at is not None and len(chosen.at) > 1:
-        along = features_along(part, chosen.at, task, pooling=pooling, batch_size=batch_size)
-        values = [along[at].values for at in chosen.at]
-    else:
-        taken = features(fronts[0], task, pooling=pooling, batch_size=batch_size, cache=cache)
-        values = [taken.values]
-    if probs is not None:
-        probs = gathered(probs, stick.n)
+    probs = None
+    if stick.needs_probs:
+        probs = gathered(_source_probabilities(part, share_of(task), batch_size), stick.n)
+    taken = rows_at(part, fronts, task, pooling=pooling, batch_size=batch_size, cache=cache)
     seconds = time.perf_counter() - began
-    before: Tensor | None = None
-    for at, front, own in zip(at_points, fronts, values, strict=True):
-        rows = gathered(own, stick.n)
-        if before is not None and rows.shape == before.shape and torch.equal(rows, before):
-            continue  # a pooling or flattening layer that adds nothing
-        before = rows
-        began = time.perf_counter()
+    for at, rows in without_repeats(taken).items():
+        front, began = fronts[at], time.perf_counter()
         kernel = None
         if stick.needs_network:  # of all pairs, hence not shared between processes
-            inputs, _ = whole.subset("train")
+            inputs, _ = task.subset("train")
             kernel = tangent_kernel(front, inputs, pooling=pooling, seed=stick.seed)
-        measured = stick.measure(rows, front.contract.gives[0].activation, probs, kernel)
-        expected = measured.expected
-        low, high = measured.interval(stick.confidence)
-        if stick.name == BY_EXAMPLE and expected is not None:
-            low, high = expected.low, expected.high
-        ranked = Ranked(
-            part=chosen.name,
-            at=at,
-            epoch=chosen.epoch,
-            score=measured.score,
-            low=low,
-            high=high,
-            z=z_score(measured.score, measured.null),
-            expected=None if expected is None else expected.value,
-            expected_low=None if expected is None else expected.low,
-            expected_high=None if expected is None else expected.high,
-            width=rows.shape[1],
-            weights=sum(p.numel() for p in front.module.parameters()),
-            seconds=seconds,
-            scoring_seconds=time.perf_counter() - began,
-        )
-        yield ranked, measured
-
-
-def _refuse_backs(part: Part) -> None:
-    spaces = [port.space for port in part.contract.takes if port.space is not None]
-    if spaces or len(part.contract.takes) != 1:
-        taken = f"features in {spaces[0]!r}" if spaces else "several tensors"
-        raise SettingsError(f"it takes {taken}, not a task's inputs; rank the front of its network")
+        activation = front.contract.gives[0].activation
+        spans = kernel_range(activation) if stick.name in RANGED else None
+        both = {activation} if spans is None or spans.beta == 0 else {activation, "relu"}
+        found = {
+            each: _Found(
+                placed(
+                    chosen.name,
+                    at,
+                    chosen.epoch,
+                    measured := stick.measure(rows, each, probs, kernel),
+                    stick,
+                    width=rows.shape[1],
+                    weights=sum(p.numel() for p in front.module.parameters()),
+                    seconds=seconds,
+                    scoring_seconds=time.perf_counter() - began,
+                ),
+                measured,
+            )
+            for each in sorted(both)
+        }
+        common = found["relu"] if len(both) > 1 else None
+        yield replace(found[activation], kernel=spans, in_common=common)
 
 
 def _source_probabilities(part: Part, task: Task, batch_size: int) -> Tensor:
@@ -281,55 +292,3 @@ def _source_probabilities(part: Part, task: Task, batch_size: int) -> Tensor:
     inputs, _ = task.subset("train")
     outputs = outputs_of(part, inputs, batch_size=batch_size).double()
     return outputs if part.contract.gives[0].activation == "softmax" else outputs.softmax(1)
-
-
-def _share_of(task: Task) -> Task:
-    """The examples that this process runs; all of them, if it is the only one."""
-    rows = task.indices("train")
-    if len(rows) < rank_and_size()[1]:
-        raise SettingsError("there are more processes than examples to rank on")
-    share = my_share(rows)
-    none = share[:0]
-    return task.derived(task.name, indices={"train": share, "validation": none, "test": none})
-
-
-def _best_first(found: list[tuple[Ranked, Measured]], stick: Yardstick) -> tuple[Ranked, ...]:
-    """In order of their scores, each compared with the next, the first corrected for its choice."""
-    found = sorted(found, key=lambda one: -one[0].score)
-    ranked = [one for one, _ in found]
-    for i, ((_, one), (_, two)) in enumerate(pairwise(found)):
-        apart = one.replicates - two.replicates
-        if bool(apart.isfinite().all()):
-            better = probably_better(one.score - two.score, apart)
-            ranked[i] = replace(ranked[i], beats_next=better)
-    every = [measured.expected for _, measured in found if measured.expected is not None]
-    if ranked[0].expected is not None and len(every) > 1:
-        ranked[0] = _corrected(ranked[0], every, stick)
-    return tuple(ranked)
-
-
-def _corrected(first: Ranked, every: list[Expected], stick: Yardstick) -> Ranked:
-    """The first candidate's expected accuracy, honest although it was chosen.
-
-    Chosen for that very number, it is too high, and the winner's curse is taken off.  Chosen by
-    another score, it gets an interval that holds whichever candidate one picks.
-    """
-    verdicts = torch.stack([each.per_example for each in every])
-    worth, own = [each.effective_n for each in every], every[0]
-    if own.value >= max(each.value for each in every):
-        bounds = honest_winner(verdicts, stick.confidence, stick.seed, worth=worth)
-    else:
-        bounds = honest_intervals(verdicts, stick.confidence, stick.seed, worth=worth)[0]
-    value, low, high = min(bounds.value, own.value), bounds.low, bounds.high
-    if own.kind == "regression":
-        # R² has an interval that knows how its two variances go together; it only moves.
-        moved = own.value - value
-        low, high = own.low - moved, own.high - moved
-    return replace(
-        first,
-        expected=value,
-        expected_low=min(low, own.low),
-        expected_high=max(high, value),
-        chosen_among=len(every),
-        before_choice=first.expected,
-    )

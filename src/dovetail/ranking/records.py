@@ -9,8 +9,12 @@ from typing import TypeVar
 from dovetail.core.declared import Column, of_each, table, text
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, View
+from dovetail.ranking.course import Course
 
 __all__ = ["LeftOut", "Ranked", "Ranking", "RankingOver", "Served"]
+
+_EXPECTED = "expected-accuracy"
+"""The score that is the expected accuracy itself."""
 
 _MOST_ROWS = 60
 """Places shown in a picture; the table has them all."""
@@ -37,7 +41,8 @@ class Ranked(_Cut):
     accuracy (or R², or label accuracy).  ``z`` is the distance from the score under shuffled
     labels, in deviations of it; ``beats_next`` the probability to be truly better than the next.
     Where ``chosen_among`` is a number, the expected accuracy is corrected for that choice, and
-    ``before_choice`` is what it was.
+    ``before_choice`` is what it was.  ``seen`` is the number of examples a candidate was seen with
+    that fell out before it had seen all, and ``fell`` says when and why.
     """
 
     score: float
@@ -55,11 +60,20 @@ class Ranked(_Cut):
     epoch: int | None = None
     chosen_among: int | None = None
     before_choice: float | None = None
+    seen: int | None = None
+    fell: str = ""
 
     @property
     def plain(self) -> float | None:
         """The expected accuracy as it was seen, the same for all places: for comparisons."""
         return self.expected if self.before_choice is None else self.before_choice
+
+    @property
+    def plain_bounds(self) -> tuple[float | None, float | None]:
+        """Where that lies; where it is the score, the score's own interval is uncorrected."""
+        if self.before_choice is not None and self.before_choice == self.score:
+            return self.low, self.high
+        return self.expected_low, self.expected_high
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,12 @@ class Ranking(
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
     confidence: float = 0.9
+    course: Course | None = None
+
+    @property
+    def survivors(self) -> tuple[Ranked, ...]:
+        """The places that saw all examples: all of them, unless the sample grew."""
+        return tuple(place for place in self.places if place.seen is None)
 
     @property
     def best(self) -> Ranked:
@@ -119,13 +139,17 @@ class Ranking(
         best, several = self.best, len(self.places) > 1
         words = [
             f"{len(self.places)} candidates, {self.n} labelled examples of {self.task}, "
-            f"ranked by {self.by}."
+            f"ranked by {self._by}."
             if several
-            else f"One candidate, {self.n} labelled examples of {self.task}, by {self.by}."
+            else f"One candidate, {self.n} labelled examples of {self.task}, by {self._by}."
         ]
         if best.expected is not None:
             among = best.chosen_among
-            chosen = f", corrected for the choice among {among}" if among else ""
+            chosen = (
+                f"; {best.before_choice:.1%} was seen, and being chosen among {among} flatters"
+                if among and best.before_choice is not None
+                else ""
+            )
             words.append(
                 f"Best: {best.name}. A linear head on it can be expected to reach "
                 f"{self.measure} {best.expected:.1%} ({self.confidence:.0%} interval "
@@ -138,42 +162,63 @@ class Ranking(
                 f"It is better than the next, {self.places[1].name}, with probability "
                 f"{_probability(best.beats_next)}."
             )
+        if self.course is not None:
+            words.append(self.course.summary)
         return " ".join(words)
+
+    @property
+    def _by(self) -> str:
+        return f"expected {self.measure}" if self.by == _EXPECTED else self.by
 
     def _table(self) -> Table:
         columns: dict[str, Callable[[Ranked], Cell]] = {"part": lambda p: p.part}
         if any(place.at is not None for place in self.places):
-            columns["cut"] = lambda p: p.at or "output"
+            columns["at"] = lambda p: p.at or "output"
         if any(place.epoch is not None for place in self.places):
             columns["epoch"] = lambda p: p.epoch
         if any(place.expected is not None for place in self.places):
             columns[f"expected {self.measure}"] = _expected
-        columns[self.by] = lambda p: f"{p.score:.4g}"
-        if self.by != "expected-accuracy":  # whose interval stands beside the expected accuracy
+        if self.by != _EXPECTED:  # which is there already, with its interval
+            columns[self.by] = lambda p: f"{p.score:.4g}"
             columns["interval"] = _interval
         columns |= {
             "z": lambda p: None if p.z is None else round(p.z, 1),
             "beats next": lambda p: None if p.beats_next is None else _probability(p.beats_next),
+            **({} if self.course is None else {"examples": lambda p: p.seen or self.n}),
             "width": lambda p: p.width,
             "seconds": lambda p: round(p.seconds + p.scoring_seconds, 2),
         }
         rows: tuple[tuple[Cell, ...], ...] = tuple(
             tuple(show(place) for show in columns.values()) for place in self.places
         )
-        return Table(tuple(columns), rows)
+        return Table(tuple(columns), rows, caption=self._caption())
+
+    def _caption(self) -> str:
+        """What the first row's number is, where the summary has another."""
+        best, said = self.best, []
+        if best.before_choice is not None and best.expected is not None:
+            said.append(
+                f"Numbers are as they were seen, so that rows compare; that of the first, chosen "
+                f"among {best.chosen_among}, is worth {best.expected:.1%}."
+            )
+        return " ".join(said)
+
+    def _course(self) -> View:
+        fallen = {place.name: place.fell for place in self.places if place.fell}
+        return () if self.course is None else self.course.view(fallen)
 
     def _bars(self) -> View:
         if len(self.places) < 2:
             return ()
-        shown = self.places[:_MOST_ROWS]
+        shown = self.survivors[:_MOST_ROWS]
         names = tuple(place.name for place in shown)
         blocks: list[Block] = []
         if all(p.expected is not None for p in shown):
-            values, bounds = tuple(p.expected for p in shown), _bounds(shown, "expected_")
+            values, bounds = tuple(p.plain for p in shown), _plain_bounds(shown)
             series = Series(f"expected {self.measure}", names, values, *bounds)
             title = f"Expected {self.measure} of a head, best score first"
             blocks.append(Figure("interval", title, (series,), "", self.measure, ".0%"))
-        if self.by != "expected-accuracy":
+        if self.by != _EXPECTED:
             series = Series(self.by, names, tuple(p.score for p in shown), *_bounds(shown))
             blocks.append(Figure("interval", f"Score: {self.by}", (series,), "", self.by))
         return tuple(blocks)
@@ -185,10 +230,12 @@ class Ranking(
         for place in self.places:
             by_part.setdefault(place.part, []).append(place)
         for part, places in by_part.items():
+            if len({place.seen for place in places}) > 1:
+                continue  # heads of more and of fewer labels do not make a curve
             if sum(place.at is not None for place in places) >= 3:
                 places = _in_order(places, self.settings.get("points", {}).get(part))
                 at = tuple(str(place.at) for place in places)
-                blocks.append(self._line(f"Layer by layer: {part}", at, places, "cut after"))
+                blocks.append(self._line(f"Layer by layer: {part}", at, places, "at"))
         if epochs := _by_epoch(self.places):
             along = tuple(float(place.epoch or 0) for place in epochs)
             blocks.append(self._line("Epoch by epoch", along, epochs, "epoch"))
@@ -199,7 +246,7 @@ class Ranking(
     ) -> Figure:
         if all(p.expected is not None for p in places):
             name, spec = f"expected {self.measure}", ".0%"
-            series = Series(name, x, tuple(p.plain for p in places), *_bounds(places, "expected_"))
+            series = Series(name, x, tuple(p.plain for p in places), *_plain_bounds(places))
         else:
             name, spec = self.by, ""
             series = Series(name, x, tuple(p.score for p in places))
@@ -208,6 +255,7 @@ class Ranking(
     shows = (
         text("{summary}"),
         _table,
+        _course,
         _bars,
         _curves,
         of_each("notes", text("{}", "warning")),
@@ -303,12 +351,12 @@ def _interval(place: Ranked) -> str:
 
 
 def _expected(place: Ranked) -> str | None:
-    if place.expected is None:
+    value, (low, high) = place.plain, place.plain_bounds
+    if value is None:
         return None
-    if place.expected_low is None or place.expected_high is None:
-        return f"{place.expected:.1%}"
-    half = (place.expected_high - place.expected_low) / 2
-    return f"{100 * place.expected:.1f} ± {100 * half:.1f} %"
+    if low is None or high is None:
+        return f"{value:.1%}"
+    return f"{100 * value:.1f} ± {50 * (high - low):.1f} %"
 
 
 def _percent(share: float | None) -> str:
@@ -319,10 +367,24 @@ def _probability(value: float) -> str:
     return "> 99%" if value > 0.99 else f"{value:.0%}"
 
 
-def _bounds(places: Sequence[Ranked], of: str = "") -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The low and the high ends of all places; none where a place has none."""
-    low, high = (tuple(getattr(p, f"{of}{end}") for p in places) for end in ("low", "high"))
-    return ((), ()) if None in low + high else (low, high)
+_Ends = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def _bounds(places: Sequence[Ranked]) -> _Ends:
+    """The low and the high ends of all scores."""
+    return _ends([(place.low, place.high) for place in places])
+
+
+def _plain_bounds(places: Sequence[Ranked]) -> _Ends:
+    """The same of what was expected before the choice."""
+    return _ends([place.plain_bounds for place in places])
+
+
+def _ends(bounds: Sequence[tuple[float | None, float | None]]) -> _Ends:
+    """Low and high ends; none where a place has none."""
+    low = tuple(low for low, _ in bounds if low is not None)
+    high = tuple(high for _, high in bounds if high is not None)
+    return (low, high) if len(low) == len(high) == len(bounds) else ((), ())
 
 
 P = TypeVar("P", Ranked, Served)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from dovetail.core.activations import kernel_range
-from dovetail.core.errors import SettingsError, TaskError, nearest
+from dovetail.core.errors import SettingsError, TaskError, argument, nearest
 from dovetail.ranking.cts import cts, cts_neo
 from dovetail.ranking.distances import knn, parc
 from dovetail.ranking.expected import expected_accuracy
@@ -31,8 +31,10 @@ __all__ = [
     "By",
     "DEFAULT",
     "DEFAULT_OF_PAIRS",
+    "RANGED",
     "SCORES",
     "Score",
+    "as_score",
     "find_score",
     "needs_network",
     "score",
@@ -79,6 +81,9 @@ class Score:
 By = str | Score | Callable[[Any, Any], float]
 """A score or its name, or a function of (features, labels) that gives a number."""
 
+RANGED = ("al", "utal", "nmse")
+"""Scores that hold a kernel against the ends of its range, which differ between activations."""
+
 _CLASSES = frozenset({"classes"})
 _NUMBERS = frozenset({"classes", "multilabel", "regression"})
 _PAIRS = frozenset({"classes", "pairs"})
@@ -124,19 +129,41 @@ SCORES: dict[str, Score] = {entry.name: entry for entry in _TABLE}
 
 
 def find_score(name: str) -> Score:
-    """The score of a name, or an error that names near ones.
+    """The score of a name, in capitals or not, or an error that names near ones.
 
-    >>> find_score("cka").name
-    'centred-al'
+    >>> find_score("cka").name, find_score("AL").name
+    ('centred-al', 'al')
     >>> find_score("logmee")
     Traceback (most recent call last):
     ...
     dovetail.core.errors.SettingsError: unknown score 'logmee'; did you mean logme, leep, nleep?
     """
-    name = ALIASES.get(name, name)
-    if name not in SCORES:
-        raise SettingsError(f"unknown score {name!r}{nearest(str(name), SCORES, most=3)}")
-    return SCORES[name]
+    plain = name.lower()
+    plain = ALIASES.get(plain, plain)
+    if plain not in SCORES:
+        raise SettingsError(f"unknown score {name!r}{nearest(plain, SCORES, most=3)}")
+    return SCORES[plain]
+
+
+def as_score(by: By) -> Score | Callable[[Any, Any], float]:
+    """What is meant by ``by=``: a score by its name, or a function; refuses all else.
+
+    >>> as_score("logme").name
+    'logme'
+    >>> as_score(["al", "logme"])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: by is one score's name or a function of (features, labels),
+    not a list; rank once for each
+    """
+    if isinstance(by, str):
+        return find_score(by)
+    if isinstance(by, Score) or callable(by):
+        return by
+    raise SettingsError(
+        f"{argument('by')} is one score's name or a function of (features, labels), not a "
+        f"{type(by).__name__}; rank once for each"
+    )
 
 
 def needs_network(by: By | None) -> bool:
@@ -145,7 +172,7 @@ def needs_network(by: By | None) -> bool:
     >>> needs_network("ntk-loo"), needs_network("logme"), needs_network(None)
     (True, False, False)
     """
-    entry = find_score(by) if isinstance(by, str) else by
+    entry = None if by is None else as_score(by)
     return isinstance(entry, Score) and entry.needs_network
 
 
@@ -178,7 +205,8 @@ def score(
     """
     if callable(by):
         return _judged(by(features, labels), getattr(by, "__name__", "the function"))
-    entry = by if isinstance(by, Score) else find_score(by)
+    entry = as_score(by)
+    assert isinstance(entry, Score)
     if entry.needs_network:
         raise SettingsError(
             f"{entry.name} is of the whole network, which its features do not show; rank the part "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import groupby
 
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Table, Text, View
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Pictures, Table, Text, View
 from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
@@ -50,6 +50,8 @@ def draw_block(block: Block, *, wide: float = WIDTH) -> str:
     if isinstance(block, Heatmap):
         drawing = draw_heatmap(block, titled=False)
         return f"<figure>{caption}{_scroll(drawing, block.title)}</figure>"
+    if isinstance(block, Pictures):
+        return f'<figure class="pictures">{caption}<div>{_thumbnails(block)}</div></figure>'
     # Two drawings, of which the style sheet shows one: letters do not shrink with the screen.
     drawing = "".join(
         f'<div class="{room}">{draw_figure(block, width=width, titled=False)}</div>'
@@ -99,6 +101,15 @@ def _text(block: Text) -> str:
     if block.style == "code":
         return _scroll(f"<pre>{words}</pre>", "code")
     return f'<p class="note">{words}</p>' if block.style == "note" else f"<p>{words}</p>"
+
+
+def _thumbnails(block: Pictures) -> str:
+    """Each picture with its words; a picture's text was checked to be base64 when it was made."""
+    return "".join(
+        f'<figure><img alt="{escape(one.words)}" src="data:image/png;base64,{one.png}">'
+        f"{_caption(one.words)}</figure>"
+        for one in block.pictures
+    )
 
 
 def _caption(words: str) -> str:

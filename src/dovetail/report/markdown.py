@@ -10,7 +10,7 @@ from urllib.parse import quote
 from dovetail.core.errors import FormatError
 from dovetail.core.files import whole_folder, write_whole
 from dovetail.core.records import Record
-from dovetail.core.views import Block, Table, Text
+from dovetail.core.views import Block, Pictures, Table, Text
 from dovetail.report.blocks import figure_data
 from dovetail.report.export import Drawn, drawings_of
 from dovetail.report.sections import Section, sections
@@ -114,6 +114,10 @@ def _block(block: Block, drawn: Drawn | None, folder: str) -> str:
         return _text(block)
     if isinstance(block, Table):
         return _table(block)
+    if isinstance(block, Pictures):
+        return _table(
+            Table((block.title or "pictures",), tuple((p.words,) for p in block.pictures))
+        )
     assert drawn is not None  # every figure and heat map of a record is drawn
     image = f"![{_line(block.title or 'figure')}]({quote(folder)}/{drawn.name}.svg)"
     data = figure_data(drawn.figure) if drawn.figure else None

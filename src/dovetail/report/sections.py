@@ -23,6 +23,7 @@ from dovetail.core.views import (
     Cell,
     Figure,
     Heatmap,
+    Pictures,
     Series,
     Table,
     Text,
@@ -161,6 +162,7 @@ _MOST_COLUMNS = 200
 _SIDE = 200  # of a heat map whose rows and columns are both many
 _MOST_SERIES = 200
 _MOST_NAMES = 500  # along an axis
+_MOST_PICTURES = 48
 _MOST_POINTS = 50_000  # of a figure; a screen shows fewer
 _LONGEST_TEXT = 20_000
 _LONGEST_CELL = 2000
@@ -198,6 +200,8 @@ def _shorten(block: Block, room: int, most_rows: int) -> tuple[Block, _Lost]:
         return replace(block, text=shortened(block.text, _LONGEST_TEXT)), []
     if isinstance(block, Table):
         return _table(block, room, most_rows)
+    if isinstance(block, Pictures):
+        return _pictures(block)
     return _heatmap(block) if isinstance(block, Heatmap) else _figure(block)
 
 
@@ -228,6 +232,11 @@ def _heatmap(heatmap: Heatmap) -> tuple[Heatmap, _Lost]:
         column_label=_title(heatmap.column_label),
     )
     return short, [(rows - tall, "rows"), (columns - wide, "columns")]
+
+
+def _pictures(block: Pictures) -> tuple[Pictures, _Lost]:
+    few = tuple(replace(one, words=_title(one.words)) for one in block.pictures[:_MOST_PICTURES])
+    return Pictures(_title(block.title), few), [(len(block.pictures) - len(few), "pictures")]
 
 
 def _figure(figure: Figure) -> tuple[Figure, _Lost]:

@@ -9,12 +9,18 @@ from dovetail.reuse.devices import shared_head
 from dovetail.reuse.domain import adapt_domain, judge_adaptation
 from dovetail.reuse.explain import explain_fit
 from dovetail.reuse.exporting import export
-from dovetail.reuse.extension import extend_classes, judge_extension
+from dovetail.reuse.extension import extend_classes
+from dovetail.reuse.fitting import Fitted, fit
+from dovetail.reuse.judged_extension import judge_extension
+from dovetail.reuse.judged_replacement import judge_replacement
 from dovetail.reuse.packing import pack_part
-from dovetail.reuse.replacement import judge_replacement, replace_front
+from dovetail.reuse.replacement import replace_front
 from dovetail.reuse.transfer import transfer
 
 __all__ = [
+    # from data to a model
+    "Fitted",
+    "fit",
     # why not, and what would help
     "explain_fit",
     # uses

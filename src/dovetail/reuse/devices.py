@@ -185,6 +185,7 @@ def shared_head(
         "by": list(by),
         "at": [network.at for network in networks],
         "channels": channels,
+        "norms": "batch",  # the head stores a mixture of all extractors' statistics
         "head": None if head is None else head.digest,
         "pretext": question.described() if "rp" in by else None,
         "start_digests": [start.digest for start in starts],

@@ -26,7 +26,7 @@ from dovetail.measure.joined import answers, calibrating_batches, joined
 from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate
+from dovetail.parts.norms import Norms, Statistics, has_batch_norm, recalibrate, settle_norms
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
 from dovetail.settings.reuse import Domain
@@ -214,6 +214,7 @@ def adapt_domain(
             ``measure.forward.preprocess_for(task)`` standardises by the target's statistics.
         norms: Statistics of batch norms in the joined network: ``"batch"``, ``"recalibrated"`` on
             target training images, or ``"stored"``, where the head keeps those of the source.
+            ``"auto"``: those of each batch, as in the training, where a head has any.
         seed: Order of batches, views, augmentation, dropout.
         options: See :class:`Options`.  Unless said, ``lr=0.001`` without schedule or weight decay,
             and as many epochs as make a thousand steps.
@@ -241,7 +242,7 @@ def adapt_domain(
     question, images = pretext_named(pretext), without_labels(task)
     if images.size("train") < 2:
         raise TaskError(f"{images.name!r} has no two training images to adapt to")
-    check_norms(norms)
+    chosen = settle_norms(norms, (front, head or rp_head), trains_for="batch")
     space = _common_space(front, rp_head, head)
     refuse_other_answers(question, rp_head)
     settled: LoopOptions = {**_DEFAULTS, **options}
@@ -255,7 +256,7 @@ def adapt_domain(
     questions = Questions(course, question, asked)
     course.settings |= {
         "pretext": question.described(),
-        "norms": norms,
+        **chosen.settings,
         "start_digest": front.digest,
         "rp_head_digest": rp_head.digest,
     }
@@ -269,7 +270,7 @@ def adapt_domain(
     if head is None:
         return Fit((adapted,), record)
     head = course.copied(head)
-    whole = of_task(joined(adapted, head, images, norms, seed=seed), images)
+    whole = of_task(joined(adapted, head, images, chosen.norms, seed=seed), images)
     return Fit((adapted, head), record, whole)
 
 
@@ -313,7 +314,8 @@ def judge_adaptation(
         head: Of the source network, for the classes.
         task: Of the target domain; its classes are matched with the head's by name.
         split: Which examples judge.
-        norms: ``"batch"``; ``"recalibrated"`` on the target's training images; or ``"stored"``.
+        norms: ``"batch"``; ``"recalibrated"`` on the target's training images; ``"stored"``; or
+            ``"auto"``, what the adapted front was trained for.
         seed: For the order of the examples, and for the images of the recalibration.
 
     >>> from dovetail.parts.cutting import cut
@@ -326,14 +328,14 @@ def judge_adaptation(
     >>> judge_adaptation(front, front, head, digits).gain.difference
     0.0
     """
-    check_norms(norms)
     refuse_unknown_classes(head, task)
-    compared: list[tuple[str, Part, Norms]] = [
+    chosen = settle_norms(norms, (adapted, head))
+    compared: list[tuple[str, Part, Statistics]] = [
         ("source", front, "stored"),
-        ("source", front, norms),
-        ("adapted", adapted, norms),
+        ("source", front, chosen.norms),
+        ("adapted", adapted, chosen.norms),
     ]
-    if norms == "stored":
+    if chosen.norms == "stored":
         del compared[0]
     verdicts = [answers(part, head, task, how, split=split, seed=seed) for _, part, how in compared]
     return JudgedAdaptation(
@@ -345,7 +347,7 @@ def judge_adaptation(
         ),
         gain=paired_difference(verdicts[-2][0], verdicts[-1][0]),
         chance=chance_for(head, task),
-        settings=facts_of(task, split, norms, seed, front=front, adapted=adapted, head=head),
+        settings=facts_of(task, split, chosen, seed, front=front, adapted=adapted, head=head),
     )
 
 

@@ -105,8 +105,8 @@ def explain_fit(
     priced = question.priced
     shared = () if priced is None else common_classes(head, priced)
     return FitReport(
-        front=called.get("front", front.described),
-        head=called.get("head", head.described),
+        front=called.get("front", _described(front)),
+        head=called.get("head", _described(head)),
         fits=question.fits,
         reasons=question.reasons,
         repairs=repairs_for(question),
@@ -116,7 +116,7 @@ def explain_fit(
         classes=shared,
         as_it_is=question.as_it_is,
         bound=question.bound,
-        reference=None if reference is None else called.get("reference", reference.described),
+        reference=None if reference is None else called.get("reference", _described(reference)),
         obstacle=question.problem,
         settings={
             "split": split,
@@ -175,6 +175,12 @@ def _called(store: Shelf | None, parts: Mapping[str, Part]) -> dict[str, str]:
     known = {(entry.digest, entry.contract): entry.ref for entry in store.entries()}
     found = {role: known.get((part.digest, part.contract)) for role, part in parts.items()}
     return {role: ref for role, ref in found.items() if ref is not None}
+
+
+def _described(part: Part) -> str:
+    """What a part is and what it learnt: halves of two networks are told apart by that alone."""
+    task = part.origin.task
+    return part.described if task is None else f"{part.described} for {task}"
 
 
 def _count(task: Task, split: Split, classes: tuple[str, ...]) -> int:

@@ -15,7 +15,7 @@ Frozen serves the other extractors best, moving the reference itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -25,12 +25,8 @@ from torch import Tensor, nn
 import dovetail.train.supervision as supervision
 from dovetail.core.declared import Column, curves, table, text
 from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
-from dovetail.core.records import Record
-from dovetail.core.views import Cell
-from dovetail.measure.forward import prepare
+from dovetail.measure.forward import outputs_of
 from dovetail.measure.joined import (
-    accuracy,
-    answers,
     calibrating_batches,
     joined,
     random_batches,
@@ -39,9 +35,9 @@ from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Contract
 from dovetail.parts.heads import extend_head
-from dovetail.parts.modules import evaluating
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm, with_norms
-from dovetail.parts.part import Part, parts_by_name
+from dovetail.parts.norms import Norms, Statistics, has_batch_norm, settle_norms, with_norms
+from dovetail.parts.part import Part
+from dovetail.reuse.judged_extension import Shares, shares_of
 from dovetail.reuse.judging import StageTraining
 from dovetail.settings.reuse import Extend
 from dovetail.tasks.augment import Augment
@@ -57,26 +53,8 @@ from dovetail.train.self_supervised import refuse_other_answers, refuse_other_im
 __all__ = [
     "ClassExtension",
     "ExtensionFit",
-    "ExtensionJudgement",
-    "Shares",
     "extend_classes",
-    "judge_extension",
 ]
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The share of right answers among images of all, of old and of new classes.
-
-    The head chooses among all classes each time.
-
-    >>> Shares(0.9, 0.95, 0.85).new
-    0.85
-    """
-
-    all: float
-    old: float | None = None
-    new: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,60 +102,6 @@ class ClassExtension(StageTraining, kind="class-extension", title="{new!n} new c
         return f"ClassExtension({counts} classes of {self.task}, extractor {how}{reached})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtensionJudgement(
-    Record,
-    kind="extension-judgement",
-    title="A head with new classes on {task}",
-    brief="{_with_all} on {task}, floor {floor:.3f}, n {n}",
-):
-    """What a head with more classes is worth behind each extractor.
-
-    ``after`` is the new head's; ``before`` the accuracy of the old head on images of its classes;
-    ``floor`` the share of those images in all: what a head that is never wrong about old classes
-    and knows no new ones reaches.
-
-    >>> ExtensionJudgement(
-    ...     task="digits", after={"phone": Shares(0.9)}, before={"phone": 0.95}, floor=0.5, n=360
-    ... )
-    ExtensionJudgement(phone 0.900 on digits, floor 0.500, n 360)
-    """
-
-    task: str
-    after: dict[str, Shares]
-    before: dict[str, float | None]
-    floor: float
-    n: int
-
-    @property
-    def split(self) -> str:
-        """Whose images."""
-        return str(self.settings.get("split", "test"))
-
-    @property
-    def _with_all(self) -> str:
-        return ", ".join(f"{name} {shares.all:.3f}" for name, shares in self.after.items())
-
-    def _reached(self) -> list[tuple[Cell, ...]]:
-        return [(name, s.all, s.old, s.new, self.before[name]) for name, s in self.after.items()]
-
-    shows = (
-        text(
-            "{n} images of the {split} split. Knowing the old classes alone gives at most "
-            "{floor:.1%}."
-        ),
-        table(
-            _reached,
-            Column("extractor", 0),
-            Column("all classes", 1, ".1%"),
-            Column("images of old", 2, ".1%"),
-            Column("images of new", 3, ".1%"),
-            Column("old head, old", 4, ".1%"),
-            caption="Accuracy",
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class ExtensionFit(Fit):
     """A head with more classes, and the extractor it was trained behind.
@@ -215,9 +139,9 @@ def extend_classes(
         rp_head: A pretext's head of the same space, such as ``fit.auxiliaries["rp"]``; it is not
             changed.
         pretext: What ``rp_head`` was trained for.
-        norms: Statistics of a frozen reference's batch norms, and of the accuracies in the record.
-            ``"batch"`` is right for parts that will be recombined with batch statistics; the
-            stored ones are of images of old classes only.
+        norms: Statistics of a frozen reference's batch norms, and of the accuracies in the record;
+            by default those that front and head were trained for.  Stored ones are of images of old
+            classes only.
         augment: Such as ``"flip,shift:2"``.  Without it a frozen reference runs once over the
             images, and what it gives is kept.
         seed: Weights of the new classes, order of batches, augmentation, views.
@@ -241,7 +165,6 @@ def extend_classes(
     >>> front.contract.mismatches(fit.head.contract)
     []
     """
-    check_norms(norms)
     new = _new_classes(head, front, task, classes)
     question = pretext_named(pretext) if moving else None
     if question is not None:
@@ -251,17 +174,18 @@ def extend_classes(
             f"{argument('rp_head', ...)} holds an extractor that moves: say "
             f"{argument('moving', True)}, or leave it"
         )
+    chosen = settle_norms(norms, (front, head))
     wider = extend_head(head, new, seed=seed)
     wider.module.requires_grad_(True)
     taught = only_classes(task, wider.contract.classes or ())
-    _refuse_lone_example(taught, norms, front, head)
+    _refuse_lone_example(taught, chosen.norms, front, head)
     course = Course("extend-classes", taught, options, augment=augment, seed=seed)
     wider = course.copied(wider)
     reference = course.copied(front, frozen=not moving)
     course.settings |= {
         "classes": list(new),
         "moving": moving,
-        "norms": norms,
+        **chosen.settings,
         "pretext": None if question is None else question.described(),
         "head_digest": head.digest,
         "front_digest": front.digest,
@@ -273,16 +197,16 @@ def extend_classes(
         held = [Auxiliary("rp", course.copied(rp_head), question, frozen=True)]
         member = Member("reference", reference, wider, taught)
     else:
-        recalibrating = norms == "recalibrated"
-        batches = calibrating_batches(reference, taught, seed=seed) if recalibrating else ()
-        module = with_norms(reference.module.eval(), norms, batches)
+        anew = chosen.norms == "recalibrated"
+        batches = calibrating_batches(reference, taught, seed=seed) if anew else ()
+        module = with_norms(reference.module.eval(), chosen.norms, batches)
         member = _behind(reference.changed(module=module), wider, course)
     rows = Group([member], held).train_on(course, seed=seed, label=f"{len(new)} new classes")
 
     after, old = reference if moving else front, head.contract.classes or ()
     reached = None
     if taught.size("validation"):
-        reached = _shares(after, wider, taught, old, norms=norms, split="validation", seed=0)
+        reached = shares_of(after, wider, taught, old, chosen.norms, split="validation")
     record = ClassExtension(
         task=taught.name,
         old=old,
@@ -298,7 +222,7 @@ def extend_classes(
     wider = wider.changed(origin=origin)
     if moving:
         after = after.changed(origin=course.origin((front, *holding), measured))
-    whole = joined(after, wider, taught, norms).changed(origin=origin)
+    whole = joined(after, wider, taught, chosen.norms).changed(origin=origin)
     return ExtensionFit((wider, after) if moving else (wider,), record, whole, wider, after)
 
 
@@ -337,7 +261,7 @@ def _new_classes(
     return tuple(new)
 
 
-def _refuse_lone_example(task: Task, norms: Norms, *parts: Part) -> None:
+def _refuse_lone_example(task: Task, norms: Statistics, *parts: Part) -> None:
     """Refuse a validation split without statistics of a batch before anything is trained."""
     batch = norms == "batch" and any(has_batch_norm(part.module) for part in parts)
     if batch and task.size("validation") == 1:
@@ -390,111 +314,5 @@ def _behind(front: Part, head: Part, course: Course) -> Member:
 def _features(front: Part, task: Task, rows: Tensor, seed: int) -> Tensor:
     """What the front gives for these rows, each batch of them drawn at random."""
     places = random_batches(torch.arange(len(rows)), seed)
-    with evaluating(front.module):
-        made = [
-            front(prepare(task.inputs[rows[some]], front.contract).to(front.device)).cpu()
-            for some in places
-        ]
+    made = [outputs_of(front, task.inputs[rows[some]], batch_size=len(some)) for some in places]
     return torch.cat(made)[torch.argsort(torch.cat(places))]
-
-
-def judge_extension(
-    fronts: Mapping[str, Part] | Sequence[Part],
-    old_head: Part,
-    new_head: Part,
-    task: Task,
-    *,
-    norms: Norms = Extend.norms,
-    split: Split = "test",
-    seed: int = 0,
-) -> ExtensionJudgement:
-    """Measure every extractor with the new head, on images of all, old and new classes.
-
-    Beside it stands what the old head reaches on images of its own classes.
-
-    Args:
-        fronts: Extractors by name, or in a row.
-        old_head: The head before.
-        new_head: The head after, which knows all classes of the task.
-        task: With the old classes and the new.
-        norms: Statistics of the batch norms.
-        split: Which images.
-        seed: For their order, which matters to batch statistics.
-
-    >>> from dataclasses import replace
-    >>> from dovetail.parts.cutting import cut
-    >>> from dovetail.parts.heads import extend_head
-    >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.load import load_task
-    >>> digits = load_task("digits")
-    >>> front, head = cut(build("mlp", hidden=(8,), classes=9), at="hidden1")
-    >>> head = head.changed(contract=replace(head.contract, classes=digits.classes[:9]))
-    >>> judgement = judge_extension({"mlp": front}, head, extend_head(head, ["9"]), digits)
-    >>> round(judgement.floor, 1), sorted(judgement.after)
-    (0.9, ['mlp'])
-    """
-    named = (
-        dict(fronts)
-        if isinstance(fronts, Mapping)
-        else parts_by_name([fronts] if isinstance(fronts, Part) else fronts)
-    )
-    if not named:
-        raise SettingsError("there are no extractors to judge")
-    old, new = old_head.contract.classes, new_head.contract.classes
-    if old is None or new is None:
-        raise ContractError("both heads must name their classes")
-    if unknown := [name for name in task.classes if name not in new]:
-        raise TaskError(f"the new head does not know {', '.join(unknown[:8])} of {task.name!r}")
-    count = task.size(split)
-    if count == 0:
-        raise TaskError(f"{task.name!r} has no examples in its {split} split")
-    both = [name for name in task.classes if name in old]
-    before: dict[str, float | None] = dict.fromkeys(named)
-    floor = 0.0
-    if len(both) > 1:
-        olds = only_classes(task, both)
-        floor = olds.size(split) / count
-        if olds.size(split):
-            before = {
-                name: accuracy(front, old_head, olds, norms, split=split, seed=seed)
-                for name, front in named.items()
-            }
-    return ExtensionJudgement(
-        task=task.name,
-        after={
-            name: _shares(front, new_head, task, old, norms=norms, split=split, seed=seed)
-            for name, front in named.items()
-        },
-        before=before,
-        floor=floor,
-        n=count,
-        settings={
-            "split": split,
-            "norms": norms,
-            "seed": seed,
-            "task_fingerprint": task.fingerprint,
-            "front_digests": {name: front.digest for name, front in named.items()},
-            "old_head": old_head.digest,
-            "new_head": new_head.digest,
-        },
-    )
-
-
-def _shares(
-    front: Part,
-    head: Part,
-    task: Task,
-    old: Sequence[str],
-    *,
-    norms: Norms,
-    split: Split,
-    seed: int,
-) -> Shares:
-    """The share of right answers among images of all, old and new classes."""
-    right, targets = answers(front, head, task, norms, split=split, seed=seed)
-    older = torch.tensor([name in old for name in task.classes])[targets]
-
-    def share(kept: Tensor) -> float | None:
-        return float(right[kept].double().mean()) if kept.any() else None
-
-    return Shares(float(right.double().mean()), share(older), share(~older))

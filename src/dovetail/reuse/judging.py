@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import Record
 from dovetail.measure.intervals import PairedDifference
+from dovetail.parts.norms import Chosen
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import Stage
@@ -67,13 +67,11 @@ def chance_for(head: Part, task: Task) -> float:
     return 1 / len(head.contract.classes or task.classes)
 
 
-def facts_of(
-    task: Task, split: str, norms: str | Sequence[str], seed: int, **parts: Part
-) -> dict[str, Any]:
+def facts_of(task: Task, split: str, chosen: Chosen, seed: int, **parts: Part) -> dict[str, Any]:
     """The settings of a comparison: on what, in which order, of which parts."""
     return {
         "split": split,
-        "norms": norms,
+        **chosen.settings,
         "order": "random",
         "seed": seed,
         "task_fingerprint": task.fingerprint,

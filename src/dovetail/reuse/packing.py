@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from dovetail.core.declared import Column, figure, table, text
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.progress import progress
-from dovetail.core.records import Record
-from dovetail.core.views import Figure, View
 from dovetail.measure.evaluate import evaluate, need_test, with_measures
 from dovetail.pack.compressing import compress
-from dovetail.pack.packed import Packed, PackedTensor, describe
-from dovetail.pack.quality import PackSearch, smallest_within
+from dovetail.pack.levels import quantisable
+from dovetail.pack.packed import describe
+from dovetail.pack.quality import SMALLEST, smallest_within
 from dovetail.pack.rules import refuse_unmatched
+from dovetail.pack.searching import Measure, Rise, most_steps
 from dovetail.parts.packed import holds, with_packed
 from dovetail.parts.part import Part, as_part
 from dovetail.reuse.judging import of_task
+from dovetail.reuse.pack_agreement import Disagreement, ExpectedPoints
 from dovetail.reuse.pack_losses import (
     POINTS,
     SCORES,
@@ -29,6 +28,7 @@ from dovetail.reuse.pack_losses import (
     losses_with,
     scores_of,
 )
+from dovetail.reuse.pack_records import PartPacking, PartSearch
 from dovetail.settings.pack import MARGIN, Pack
 from dovetail.tasks.task import Task
 
@@ -38,146 +38,6 @@ Rule = Literal["entropy", "gradient"]
 RULES: tuple[Rule, ...] = ("entropy", "gradient")
 MOST_CALLS = 100
 """How often a search for the levels measures the validation split, at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartPacking(Record, kind="part-packing", title="Packing {part}"):
-    """A part before and after packing.
-
-    ``before`` and ``after`` are measures on the task's test split, empty without a task; ``given``
-    the bytes of the container that the part came in, if it was packed already; ``note`` what there
-    is to know beside the numbers.
-
-    >>> PartPacking(part="lenet", tensors=(), size=100, side=10, full=850).summary
-    'lenet is 8.50 times smaller.'
-    >>> PartPacking(part="lenet", tensors=(), size=100, side=10, full=850, given=110).summary
-    'lenet is 1.10 times smaller than it was packed before, 8.50 times smaller than plain.'
-    """
-
-    part: str
-    tensors: tuple[PackedTensor, ...]
-    size: int
-    side: int
-    full: int
-    task: str | None = None
-    before: dict[str, float] = field(default_factory=dict)
-    after: dict[str, float] = field(default_factory=dict)
-    given: int | None = None
-    note: str = ""
-
-    @property
-    def weights(self) -> Packed:
-        """The container alone."""
-        return Packed(
-            tensors=self.tensors,
-            size=self.size,
-            side=self.side,
-            full=self.full,
-            settings=self.settings,
-        )
-
-    @property
-    def ratio(self) -> float:
-        """How many times smaller the container is than the tensors in memory."""
-        return self.weights.ratio
-
-    @property
-    def summary(self) -> str:
-        """The finding, from the numbers."""
-        smaller = f"{self.part} is {_smaller(self.size, self.full, self.given)}"
-        if "accuracy" not in self.after:
-            return f"{smaller}."
-        return (
-            f"{smaller}; its test accuracy on {self.task} was {self.before['accuracy']:.2%} and is "
-            f"{self.after['accuracy']:.2%}."
-        )
-
-    def _changes(self) -> list[tuple[str, float, float, float]]:
-        return [
-            (name, self.before[name], value, value - self.before[name])
-            for name, value in self.after.items()
-        ]
-
-    def _quantised(self) -> list[PackedTensor]:
-        """The tensors that have bars; a single one says no more than the table."""
-        tensors = [tensor for tensor in self.tensors if tensor.bits]
-        return tensors if len(tensors) > 1 else []
-
-    shows = (
-        text("{summary}"),
-        table(
-            _changes,
-            Column("test measure", 0),
-            Column("before", 1, ".4g"),
-            Column("after", 2, ".4g"),
-            Column("change", 3, "+.2g"),
-            caption="On {task}",
-        ),
-        figure(
-            "bar",
-            "Where the bits go",
-            _quantised,
-            "name",
-            {"of a level's number": lambda tensor: float(tensor.bits), "coded": "coded"},
-            "tensor",
-            "bits a weight",
-        ),
-        lambda packing: packing.weights.view(),
-        text("{note}", "warning"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartSearch(PackSearch, kind="part-pack-search"):
-    """A search for the fewest levels of a part, in the words of the ``loss`` that was measured.
-
-    >>> PartSearch(
-    ...     budget=1.0, margin=2.0, baseline=3.0, rise=0.2, error=0.1, most=0.4, examples=500,
-    ...     calls=20, size=100, full=900, loss=POINTS,
-    ... ).summary
-    '9.00 times smaller; the accuracy falls by 0.2 points (0.4 with its margin, of 1 allowed).'
-    """
-
-    loss: str
-    given: int | None = None
-
-    @classmethod
-    def of(cls, search: PackSearch, loss: str, given: int | None = None) -> PartSearch:
-        """What was searched, and by which loss; ``given`` as in :class:`PartPacking`."""
-        known = {field.name: getattr(search, field.name) for field in fields(search)}
-        return cls(**known, loss=loss, given=given)
-
-    @property
-    def summary(self) -> str:
-        """The finding, from the numbers."""
-        margin = f"{self.most:.2g} with its margin, of " if self.examples > 1 else "of "
-        if self.loss == POINTS:
-            cost = f"the accuracy falls by {self.rise:.2g} points"
-        else:
-            cost = f"the loss ({self.loss}) rises by {self.rise:.2g}"
-        smaller = _smaller(self.size, self.full, self.given)
-        return f"{smaller}; {cost} ({margin}{self.budget:.2g} allowed)."
-
-    @property
-    def note(self) -> str:
-        """Why everything is kept exactly, where nothing could be spared."""
-        if any(tensor.bits is not None for tensor in self.tensors):
-            return ""
-        if not self.tensors:
-            return (
-                "Everything is kept exactly: no tensor is large enough to pack (256 floating-point "
-                "elements, not all equal, not to be lossless)."
-            )
-        other = "give a loss budget instead of points, " if self.loss == POINTS else ""
-        return (
-            f"Everything is kept exactly: {self.examples} validation examples cannot tell a rise "
-            f"as small as the budget from chance. Allow more, {other}or a smaller margin."
-        )
-
-    def _drawn(self) -> View:
-        label = f"rise of {'mistakes, in points' if self.loss == POINTS else self.loss}, and margin"
-        drawn = super()._drawn()
-        return tuple(replace(b, y_label=label) if isinstance(b, Figure) else b for b in drawn)
 
 
 class PackedPart(NamedTuple):
@@ -221,7 +81,9 @@ def pack_part(
             margin for chance (see :func:`dovetail.pack.quality.smallest_within`).  Which loss that
             is follows from the task and the part (:func:`dovetail.reuse.pack_losses.losses_with`),
             and is in the records.
-        points: The same for the accuracy, in points of a hundred.
+        points: The same for the accuracy, in points of a hundred that are expected to be lost
+            (:class:`dovetail.reuse.pack_agreement.ExpectedPoints`): a tenth of one cannot be
+            counted on hundreds of examples.
         margin: How many standard errors of the rise must fit into the budget, too (2.576).
         most_calls: How often a search for a budget may measure the validation split.
         seed: Of the weights and examples that are sampled.
@@ -256,18 +118,24 @@ def pack_part(
         assert budget is not None
         margin = MARGIN if margin is None else margin
         loss = POINTS if loss_budget is None else loss_of(part, task)
-        measure = losses_with(part, task, points=loss == POINTS)
-        with progress("searching", most_calls) as step:
+        measure: Measure = ExpectedPoints(part, task) if loss == POINTS else losses_with(part, task)
+        tensors = sum(quantisable(tensor, SMALLEST) for tensor in state.values())
+        with progress("searching", most_steps(tensors, most_calls)) as step:
             chosen = smallest_within(
                 part.module.state_dict(),  # on its device, where it is seen what is tied
                 measure,
                 budget,
                 margin=margin,
                 most_calls=most_calls,
+                probe=Disagreement(part, task),
                 progress=step,
                 **settings,
             )
-        container, search = chosen.data, PartSearch.of(chosen.record, loss, given)
+        counted: Rise | None = None
+        if isinstance(measure, ExpectedPoints):  # it measured the container last
+            before_and_after = measure.given_mistakes.numpy(), measure.mistakes.numpy()
+            counted = Rise.between(*before_and_after, margin)
+        container, search = chosen.data, PartSearch.of(chosen.record, loss, given, counted)
         settings |= {"budget": budget, "margin": margin}
     else:
         decided: dict[str, Any] = {"extra_bits": extra_bits, "seed": seed}
@@ -349,13 +217,3 @@ def _with_facts(packed: Part, record: PartPacking, task: Task | None) -> Part:
         measured |= {f"test {name}": value, f"test {name} before": record.before[name]}
     packed = with_measures(packed, measured)
     return packed if task is None else of_task(packed, task)
-
-
-def _smaller(size: int, full: int, given: int | None) -> str:
-    """How much: than the plain tensors, and first than the container that was given, if it was."""
-    plain = f"{full / size:.2f} times smaller"
-    if given is None:
-        return plain
-    most, least = max(given, size), min(given, size)
-    how = "smaller" if size <= given else "larger"
-    return f"{most / least:.2f} times {how} than it was packed before, {plain} than plain"

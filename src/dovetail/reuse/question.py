@@ -18,7 +18,8 @@ from dovetail.core.words import counted, listed
 from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.measure.recombine import recombine
 from dovetail.parts.contract import Contract, Port, shown_shape
-from dovetail.parts.norms import Norms, has_batch_norm
+from dovetail.parts.cutting import cut_first
+from dovetail.parts.norms import Statistics, has_batch_norm, norms_for
 from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Reason, Weight
 from dovetail.shelf.store import Shelf
@@ -34,7 +35,7 @@ __all__ = [
     "reasons_against",
 ]
 
-NORMS: tuple[Norms, ...] = ("stored", "batch", "recalibrated")
+NORMS: tuple[Statistics, ...] = ("stored", "batch", "recalibrated")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Question:
         return self._tried(self.front) if self.flows else ({}, None)
 
     def accuracies(
-        self, front: Part, tail: Part, policies: tuple[Norms, ...] = NORMS
+        self, front: Part, tail: Part, policies: tuple[Statistics, ...] = NORMS
     ) -> dict[str, float]:
         """The share of right answers with each policy of norms that can be measured.
 
@@ -134,7 +135,7 @@ class Question:
         # Without batch norms there is nothing for a policy to decide.
         return reached if wanted == policies else dict.fromkeys(policies, reached["stored"])
 
-    def _accuracy(self, front: Part, tail: Part, norms: Norms) -> float:
+    def _accuracy(self, front: Part, tail: Part, norms: Statistics) -> float:
         if self.task is None:
             raise TaskError("without a task nothing can be measured")
         recombined = recombine(
@@ -213,14 +214,21 @@ def reasons_against(
     >>> [reason.about for reason in reasons_against(wide, head)]
     ['channels', 'space']
     """
-    found = [
+    reasons = [
+        *_whole(front, head),
         *_between(front.contract, head.contract),
         *_norms(front, head),
         *_preparation(front, head, reference),
         *([] if task is None else [*_inputs(front, task), *_classes(head, task)]),
     ]
     order = ("stops", "spoils", "mind")
-    return tuple(sorted(found, key=lambda reason: order.index(reason.weight)))
+    return tuple(sorted(reasons, key=lambda reason: order.index(reason.weight)))
+
+
+def _whole(front: Part, head: Part) -> list[Reason]:
+    """Whole networks in place of halves: what else is against them follows from that."""
+    says = cut_first(front, head) if front.contract.obstacles(head.contract) else None
+    return [] if says is None else [Reason("whole", f"{says}.", "stops")]
 
 
 def _between(front: Contract, head: Contract) -> list[Reason]:
@@ -230,32 +238,32 @@ def _between(front: Contract, head: Contract) -> list[Reason]:
             f"{len(head.takes)}. Cut both networks where exactly one tensor crosses."
         )
         return [Reason("tensors", says, "stops")]
-    found = []
+    reasons = []
     for i, (given, taken) in enumerate(zip(front.gives, head.takes, strict=True)):
         which = f"Tensor {i}: " if len(front.gives) > 1 else ""
-        found += [
+        reasons += [
             Reason(about, which + says, weight) for about, says, weight in _port(given, taken)
         ]
-    return found
+    return reasons
 
 
 def _port(given: Port, taken: Port) -> list[tuple[str, str, Weight]]:
-    found: list[tuple[str, str, Weight]] = []
+    reasons: list[tuple[str, str, Weight]] = []
     for about, says in _shapes(given, taken):
-        found.append((about, says, "stops"))
+        reasons.append((about, says, "stops"))
     if given.dtype != taken.dtype:
         says = f"The front gives {given.dtype}, the head takes {taken.dtype}."
-        found.append(("dtype", says, "stops"))
+        reasons.append(("dtype", says, "stops"))
     agree = given.space is not None and given.space == taken.space
     if not agree and given.activation != taken.activation:
         says = (
             f"The head was made for what comes out of {_after(taken)}, the front ends in "
             f"{_after(given)}: the range of the features is another."
         )
-        found.append(("activation", says, "spoils"))
+        reasons.append(("activation", says, "spoils"))
     if not agree:
-        found.append(("space", _spaces(given.space, taken.space), "spoils"))
-    return found
+        reasons.append(("space", _spaces(given.space, taken.space), "spoils"))
+    return reasons
 
 
 def _shapes(given: Port, taken: Port) -> list[tuple[str, str]]:
@@ -269,18 +277,18 @@ def _shapes(given: Port, taken: Port) -> list[tuple[str, str]]:
         a is not None and b is not None and a != b
         for a, b in zip(given.shape, taken.shape, strict=True)
     ]
-    found = []
+    reasons = []
     if unequal[:1] == [True]:
         noun = "numbers" if len(given.shape) == 1 else "channels"
         says = f"The front gives {given.shape[0]} {noun}, the head takes {taken.shape[0]}."
-        found.append(("channels", says))
+        reasons.append(("channels", says))
     if any(unequal[1:]):
         says = (
             f"The maps are of other sizes: {shapes}. Cut where they agree, or give both networks "
             "inputs of one size."
         )
-        found.append(("size", says))
-    return found
+        reasons.append(("size", says))
+    return reasons
 
 
 def _spaces(given: str | None, taken: str | None) -> str:
@@ -299,29 +307,29 @@ def _spaces(given: str | None, taken: str | None) -> str:
 
 def _norms(front: Part, head: Part) -> list[Reason]:
     """Statistics in a head are those of the front it was trained behind."""
-    siblings = set(front.origin.parents) & set(head.origin.parents)
-    if siblings or not has_batch_norm(head.module):
+    chosen = norms_for(front, head)
+    if chosen.norms == "stored":
         return []
     says = (
-        "The head's batch norms store the statistics of the front that it was trained behind. Use "
-        "those of each batch ('batch' norms), or estimate them anew ('recalibrated' norms)."
+        f"Batch norms should not use what they have stored: {chosen.why}. Use the statistics of "
+        "each batch ('batch' norms), or estimate them anew ('recalibrated' norms)."
     )
     return [Reason("norms", says, "mind")]
 
 
 def _preparation(front: Part, head: Part, reference: Part | None) -> list[Reason]:
-    mine, found = front.contract.preprocess, []
+    mine, reasons = front.contract.preprocess, []
     if reference is not None and reference.contract.preprocess != mine:
         says = (
             "The reference prepares its inputs in another way than the front. A stitch lets each "
             "of them do so; a join uses the front's."
         )
-        found.append(Reason("preprocessing", says, "mind"))
+        reasons.append(Reason("preprocessing", says, "mind"))
     theirs = head.contract.preprocess
     if theirs is not None and theirs != mine:
         says = "The head has a preprocessing of its own, which a join leaves out."
-        found.append(Reason("preprocessing", says, "mind"))
-    return found
+        reasons.append(Reason("preprocessing", says, "mind"))
+    return reasons
 
 
 def _inputs(front: Part, task: Task) -> list[Reason]:

@@ -26,7 +26,7 @@ from dovetail.measure.forward import outputs_of
 from dovetail.measure.joined import calibrating_batches
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import adapter, join, seam
-from dovetail.parts.norms import Norms, has_batch_norm
+from dovetail.parts.norms import Statistics, has_batch_norm, norms_for
 from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Repair, best_norms
 from dovetail.reuse.question import NORMS, Question, common_classes, in_one_line, learnable
@@ -44,7 +44,6 @@ __all__ = [
     "Price",
     "adaptation",
     "chain",
-    "head_norms",
     "outcome_of",
     "price_of_training",
     "recalibration",
@@ -90,7 +89,7 @@ def _judged(
     repair: Repair,
     tail: Part,
     seconds: float,
-    policies: tuple[Norms, ...] = NORMS,
+    policies: tuple[Statistics, ...] = NORMS,
 ) -> Repair:
     """The repair with the accuracy of the front and ``tail``, under the best policy of norms."""
     found = question.accuracies(question.front, tail, policies)
@@ -221,7 +220,7 @@ def adaptation(question: Question) -> Attempt:
 
     def measured(task: Task) -> Repair:
         made, seconds = _timed(lambda: adapter(front, head, seed=question.seed))
-        return _judged(question, repair, join(made, head), seconds)
+        return _judged(question, repair, join(made, head, norms="stored"), seconds)
 
     return Attempt(repair, measured)
 
@@ -246,7 +245,7 @@ def solved_stitch(question: Question) -> Attempt:
         made, seconds = _timed(
             lambda: solve_stitch(front, reference, task, limit=question.limit, seed=question.seed)
         )
-        found = _judged(question, repair, join(made, head), seconds)
+        found = _judged(question, repair, join(made, head, norms="stored"), seconds)
         explained, images = made.origin.measured["held-out r2"], made.origin.settings["images"]
         return replace(
             found,
@@ -273,7 +272,7 @@ def chain(question: Question) -> Attempt:
 
     def measured(task: Task) -> Repair:
         assert store is not None
-        tail, seconds = _timed(lambda: join(*map(store.get, between), head))
+        tail, seconds = _timed(lambda: join(*map(store.get, between), head, norms="stored"))
         return _judged(question, repair, tail, seconds)
 
     return Attempt(repair, measured)
@@ -312,7 +311,7 @@ def _no_reference(question: Question) -> str:
 def trained_stitch(question: Question) -> Attempt:
     """The map between front and head, trained; or a few of its steps, timed."""
     front, head = question.front, question.head
-    norms = head_norms(head)
+    norms: HeadNorms = "batch" if norms_for(front, head).norms == "batch" else "stored"
     repair = Repair(
         "trained-stitch",
         "Trains the map between front and head by the task's loss; both stay as they are.",
@@ -401,11 +400,6 @@ def _replacing(question: Question) -> str:
     if question.task is not None and question.learns_from != "task":
         task += f"[{','.join(common_classes(question.head, question.task))}]"
     return shlex.join(["dovetail", "reuse", "replace", stem_of(head), task, "--from", front])
-
-
-def head_norms(head: Part) -> HeadNorms:
-    """What a stitch is trained with: a head's own statistics are those of another front."""
-    return "batch" if has_batch_norm(head.module) else "stored"
 
 
 def _refuse_unlearnable(front: Part, head: Part) -> None:

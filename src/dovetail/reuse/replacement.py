@@ -21,20 +21,19 @@ from torch import nn
 
 from dovetail.core.declared import Column, table, text, when
 from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
-from dovetail.core.records import Record
 from dovetail.measure.forward import outputs_of
-from dovetail.measure.intervals import PairedDifference, paired_difference
-from dovetail.measure.joined import accuracy, answers, joined
+from dovetail.measure.joined import accuracy, joined
 from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Port, Preprocess, shown_shape
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.joining import adapter, join
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm
+from dovetail.parts.norms import Norms, settle_norms
 from dovetail.parts.part import Part, as_part, ports_of
-from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
+from dovetail.reuse.judged_replacement import OF_SWITCHES, Switch, policies_for, switch_between
+from dovetail.reuse.judging import of_task, refuse_unknown_classes
 from dovetail.settings.reuse import Replace
 from dovetail.tasks.augment import Augment
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course
 from dovetail.train.group import Auxiliary, Group, Member
@@ -42,111 +41,9 @@ from dovetail.train.group_parts import AUXILIARIES, why_stuck
 from dovetail.train.options import LoopOptions
 from dovetail.train.self_supervised import refuse_other_answers, refuse_other_images
 
-__all__ = ["JudgedReplacement", "Replacement", "Switch", "judge_replacement", "replace_front"]
+__all__ = ["Replacement", "replace_front"]
 
 _NEW, _HEAD = "new", "head"
-_SHOWN = 10
-"""So many classes are listed, those that lose most first."""
-
-
-@dataclass(frozen=True)
-class Switch:
-    """From the old front to the new one behind the same head, with one policy of norms.
-
-    ``classes`` compares the examples of each class.
-
-    >>> change = PairedDifference(n=200, both=180, gained=4, lost=9, low=-0.064, high=0.012)
-    >>> Switch("stored", change, {})
-    Switch(stored norms, 94.5% -> 92.0%: -2.5 points [-6.4, +1.2], n 200)
-    """
-
-    norms: str
-    change: PairedDifference
-    classes: dict[str, PairedDifference]
-
-    @property
-    def worst_first(self) -> dict[str, PairedDifference]:
-        """The classes in an order that no file keeps: that with the largest drop first."""
-        return dict(sorted(self.classes.items(), key=lambda item: (item[1].difference, item[0])))
-
-    @property
-    def verdict(self) -> str:
-        """The finding in words, from the numbers."""
-        change = self.change
-        judgement = verdict(
-            change,
-            f"The interval holds zero; a drop of {max(-change.low, 0):.1%} cannot be ruled out.",
-            "The new front is better.",
-            "The new front is worse.",
-        )
-        return (
-            f"With {self.norms} norms the switch changes the accuracy by {change.shown} "
-            f"({change.gained} examples won, {change.lost} lost of {change.n}). {judgement}"
-        )
-
-    def __repr__(self) -> str:
-        change = repr(self.change).removeprefix("PairedDifference(")
-        return f"Switch({self.norms} norms, {change}"
-
-
-_OF_SWITCHES = (
-    text("{switches[0].verdict}"),
-    table(
-        "switches",
-        Column("norms"),
-        Column("old front", "change.before", ".1%"),
-        Column("new front", "change.after", ".1%"),
-        Column("change", "change.shown"),
-        caption="Accuracy behind the same head, {switches[0].change.n} examples of the {split} "
-        "split",
-    ),
-    table(
-        lambda record: tuple(record.switches[0].worst_first.items())[:_SHOWN],
-        Column("class", 0),
-        Column("examples", lambda row: row[1].n),
-        Column("old front", lambda row: row[1].before, ".1%"),
-        Column("new front", lambda row: row[1].after, ".1%"),
-        Column("change", lambda row: row[1].shown),
-        caption="The largest drops, with {switches[0].norms} norms",
-    ),
-)
-"""What changes, by policy of norms, and the classes that lose most with the first policy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedReplacement(Record, kind="judged-replacement", title="Another front for {task}"):
-    """The accuracies of old and new front behind one head, and the change, example by example.
-
-    The first of ``switches`` is with the norms that were asked for.
-
-    >>> change = PairedDifference(n=200, both=180, gained=4, lost=9, low=-0.064, high=0.012)
-    >>> found = JudgedReplacement(
-    ...     task="digits", split="test", switches=(Switch("stored", change, {}),), chance=0.1
-    ... )
-    >>> found, found.change.difference
-    (JudgedReplacement(digits test: stored norms, 94.5% -> 92.0%: ..., n 200), -0.025)
-    """
-
-    task: str
-    split: str
-    switches: tuple[Switch, ...]
-    chance: float
-
-    @property
-    def change(self) -> PairedDifference:
-        """With the norms that were asked for."""
-        return self.switches[0].change
-
-    @property
-    def classes(self) -> dict[str, PairedDifference]:
-        """The change of each class, the largest drop first."""
-        return self.switches[0].worst_first
-
-    shows = _OF_SWITCHES
-
-    def __repr__(self) -> str:
-        first = repr(self.switches[0]).removeprefix("Switch(")
-        return f"JudgedReplacement({self.task} {self.split}: {first}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +74,7 @@ class Replacement(Training, kind="replacement", title="{part} before {head}"):
         return self.unseen[:10]
 
     shows = (
-        when("switches", *_OF_SWITCHES),
+        when("switches", *OF_SWITCHES),
         when(
             lambda record: not record.switches,
             table(
@@ -239,8 +136,9 @@ def replace_front(
         augment: Such as ``"flip,shift:2"``.
         preprocess: Default: the part's own, else standardisation by the training split.
         norms: Statistics of the head's batch norms, in training and after: ``"stored"`` ones, as in
-            production, where requests come one at a time; or those of each ``"batch"``; or
-            ``"recalibrated"`` on the training images, trained with each batch's.
+            production, where requests come one at a time, which is what ``"auto"`` comes to; or
+            those of each ``"batch"``; or ``"recalibrated"`` on the training images, trained with
+            each batch's.
         seed: Adapter, order of batches, views, augmentation, dropout.
         options: See :class:`Options`.
 
@@ -260,11 +158,11 @@ def replace_front(
     >>> fit.record.accuracy["stored"] > 0.9
     True
     """
-    check_norms(norms)
     question, given = pretext_named(pretext), dict(auxiliaries or {})
     _refuse_strangers(head, given, task, weights)
     course = Course("replacement", task, options, augment=augment, seed=seed)
     start = as_part(model)
+    chosen = settle_norms(norms, (start, head), trains_for="stored")
     front = _front_of(course.twin(start, task, preprocess), start, task, at, head)
     front, frozen = _fitted(front, course.copied(head), seed)
     others = [
@@ -272,7 +170,7 @@ def replace_front(
     ]
     course.settings |= {
         "at": None if at is None else str(at),
-        "norms": norms,
+        **chosen.settings,
         "pretext": question.described() if "rp" in given else None,
         "auxiliaries": {name: part.digest for name, part in sorted(given.items())},
         "weights": {other.name: other.weight for other in others},
@@ -281,10 +179,10 @@ def replace_front(
     }
     # What is frozen in a group uses batch statistics.  With stored norms the head only has weights
     # that are not trained: then the loop leaves it in evaluation mode, as it is in production.
-    through = Auxiliary(_HEAD, course.copied(frozen, frozen=True), frozen=norms != "stored")
+    through = Auxiliary(_HEAD, course.copied(frozen, frozen=True), frozen=chosen.norms != "stored")
     group = Group([Member(_NEW, front, None, task)], [through, *others])
     rows = group.train_on(course, seed=seed, label=task.name)
-    policies = _policies_for(norms, front, frozen) if task.size("validation") > 1 else ()
+    policies = policies_for(chosen.norms, front, frozen) if task.size("validation") > 1 else ()
     record = Replacement(
         part=front.described,
         task=task.name,
@@ -297,15 +195,15 @@ def replace_front(
         switches=()
         if old is None
         else tuple(
-            _switch_between(old, front, frozen, task, "validation", how, seed=seed)
+            switch_between(old, front, frozen, task, "validation", how, seed=seed)
             for how in policies
         ),
         unseen=tuple(name for name in head.contract.classes or () if name not in task.classes),
         settings=course.settings,
     )
-    measured = {"validation accuracy": record.accuracy[norms]} if policies else {}
+    measured = {"validation accuracy": record.accuracy[chosen.norms]} if policies else {}
     front = front.changed(origin=course.origin((start, head, *given.values()), measured))
-    whole = joined(front, frozen, task, norms, seed=seed)
+    whole = joined(front, frozen, task, chosen.norms, seed=seed)
     return Fit((front, frozen), record, of_task(whole, task))
 
 
@@ -410,77 +308,3 @@ def _renamed(row: dict[str, float]) -> dict[str, float]:
     """A row of the group's in the words of a training of one network."""
     words = {f"{_NEW} {_HEAD} validation accuracy": "validation accuracy"}
     return {words.get(name, name.removeprefix(f"{_NEW} ")): value for name, value in row.items()}
-
-
-def judge_replacement(
-    old: Part,
-    new: Part,
-    head: Part,
-    task: Task,
-    *,
-    split: Split = "test",
-    norms: Norms = Replace.norms,
-    seed: int = 0,
-) -> JudgedReplacement:
-    """Compare two fronts behind one head on the same examples: all of them, and class by class.
-
-    Where there are batch norms, stored and batch statistics are both reported, those asked for
-    first: a head in production has the stored ones, because requests come one at a time.
-
-    Args:
-        old: The front that runs today.
-        new: The front to put in its place.
-        head: What stays.
-        task: Its classes are matched with the head's by name.
-        split: Which examples judge.
-        norms: Statistics of batch norms, for both fronts.
-        seed: For the order of the examples, and for the images of a recalibration.
-
-    >>> from dovetail.parts.cutting import cut
-    >>> from dovetail.parts.part import build
-    >>> from dovetail.tasks.load import load_task
-    >>> from dovetail.train.end_to_end import end_to_end
-    >>> digits = load_task("digits")
-    >>> front, head = cut(end_to_end(build("mlp", hidden=(32,)), digits, epochs=3).part, "hidden1")
-    >>> other, _ = cut(build("mlp", hidden=(32,), seed=1), at="hidden1")
-    >>> judge_replacement(front, other, head, digits).change.difference < -0.5
-    True
-    """
-    check_norms(norms)
-    refuse_unknown_classes(head, task)
-    policies = _policies_for(norms, old, new, head)
-    return JudgedReplacement(
-        task=task.name,
-        split=split,
-        switches=tuple(_switch_between(old, new, head, task, split, how, seed) for how in policies),
-        chance=chance_for(head, task),
-        settings=facts_of(task, split, list(policies), seed, old=old, new=new, head=head),
-    )
-
-
-def _policies_for(norms: Norms, *parts: Part) -> tuple[Norms, ...]:
-    """The policy asked for, then stored and batch statistics where they make a difference."""
-    if not any(has_batch_norm(part.module) for part in parts):
-        return (norms,)
-    both: tuple[Norms, ...] = ("stored", "batch")
-    return (norms, *(other for other in both if other != norms))
-
-
-def _switch_between(
-    old: Part,
-    new: Part,
-    head: Part,
-    task: Task,
-    split: Split,
-    norms: Norms,
-    seed: int = 0,
-) -> Switch:
-    """The change from one front to the other with one policy of norms."""
-    before, labels = answers(old, head, task, norms, split=split, seed=seed)
-    after, _ = answers(new, head, task, norms, split=split, seed=seed)
-    by_class = {
-        name: paired_difference(before[labels == place], after[labels == place])
-        for place, name in enumerate(task.classes)
-        if (labels == place).any()
-    }
-    return Switch(norms, paired_difference(before, after), by_class)

@@ -28,7 +28,7 @@ from dovetail.measure.forward import preprocess_for
 from dovetail.measure.joined import accuracy, joined
 from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms
+from dovetail.parts.norms import Norms, Statistics, settle_norms
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for
 from dovetail.settings.reuse import Transfer
@@ -225,7 +225,8 @@ def transfer(
         against: What else to put behind each candidate: ``"reinitialised"``, the same head drawn
             anew.  An empty tuple for nothing.
         others: Further heads by name, such as one that was trained on its own.
-        norms: Statistics of the batch norms wherever accuracy is measured.
+        norms: Statistics of the batch norms wherever accuracy is measured; by default those that
+            the candidates and the head were trained for, one choice for all.
         augment: Such as ``"flip,shift:2"``.
         seed: The fresh head, order of batches, augmentation, dropout.
         options: See :class:`Options`.  Unless said ``epochs`` is 1 and ``lr`` 0.01; of 0 epochs
@@ -259,8 +260,9 @@ def transfer(
             f"interrupted: leave {argument('checkpoint', ...)} and {argument('patience', ...)} out"
         )
     _refuse_misfits(fronts, heads, task)
+    chosen = settle_norms(norms, *((front, head) for front in fronts.values()))
     course.settings |= {
-        "norms": norms,
+        **chosen.settings,
         "front_digests": {name: part.digest for name, part in fronts.items()},
         "head_digests": {name: part.digest for name, part in heads.items()},
         "epochs": epochs,
@@ -268,12 +270,12 @@ def transfer(
     tried, networks = [], {}
     for name, front in fronts.items():
         for other, behind in heads.items():
-            curve, test, pair = _trial(course, front, behind, norms, steps)
+            curve, test, pair = _trial(course, front, behind, chosen.norms, steps)
             reached, fits = tuple(curve.values()), not front.contract.mismatches(behind.contract)
             tried.append(Tried(name, other, tuple(curve), reached, test, fits))
             if other == READY:
                 origin = course.origin([front, behind], {"validation accuracy": reached[-1]})
-                networks[name] = joined(*pair, task, norms, seed=seed).changed(
+                networks[name] = joined(*pair, task, chosen.norms, seed=seed).changed(
                     origin=origin if epochs else replace(origin, how="join")
                 )
     record = TransferTrial(
@@ -286,7 +288,7 @@ def transfer(
 
 
 def _trial(
-    course: Course, front: Part, head: Part, norms: Norms, steps: Sequence[int] | None
+    course: Course, front: Part, head: Part, norms: Statistics, steps: Sequence[int] | None
 ) -> tuple[dict[int, float], tuple[float, ...], tuple[Part, Part]]:
     """Fine-tune copies of a front and a head: accuracies by step, those on test, the copies."""
     (task,), seed, epochs = course.tasks, course.seed, course.settings["epochs"]
@@ -294,7 +296,7 @@ def _trial(
     if contract.preprocess is None:  # who says nothing of inputs gets the task's statistics
         contract = replace(contract, preprocess=preprocess_for(task))
     front, head = course.copied(front.changed(contract=contract)), course.copied(head)
-    whole = join(front, head, force=True)
+    whole = join(front, head, norms="stored", force=True)
     known = head.contract.classes or task.classes
     columns = torch.tensor([known.index(name) for name in task.classes], device=course.device)
     batches = labelled_batches(contract, task, course.augment, course.options.batch_size, seed)

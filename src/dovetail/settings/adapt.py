@@ -10,11 +10,12 @@ __all__ = ["Adapt"]
 class Adapt(Settings):
     """Adapt a part to few labels, in several ways."""
 
-    labels: tuple[int, ...] = setting(
+    labels: tuple[int | str, ...] = setting(
         (),
         "labelled examples a class, or of numbers in all (default: 10, or 50); several, with "
-        "commas, to see how accuracy grows",
+        "commas, to see how accuracy grows; and for all there are",
         least=1,
+        choices=("all",),
         metavar="K",
         flag="--labels-per-class",
     )

@@ -9,30 +9,26 @@ if TYPE_CHECKING:
     from dovetail.parts.norms import Norms
     from dovetail.tasks.task import Split
 
-__all__ = ["NORMS", "Cut", "InUse", "Join", "Recombine", "Recombined", "Repairs"]
+__all__ = ["NORMS", "Cut", "Join", "Joined", "Recombine", "Repairs"]
 
-NORMS = ("stored", "batch", "recalibrated")
-"""Statistics that batch norms can use."""
+NORMS = ("auto", "stored", "batch", "recalibrated")
+"""Statistics that batch norms can use; auto is one of the others."""
 
 
-class InUse(Settings):
-    """Of a network as it will run.
+class Joined(Settings):
+    """Of parts that are joined, wherever that happens.
 
-    Stored statistics: a network's own halves give to the last bit what the whole gave, and in use
-    inputs come one at a time, of which no batch has statistics.
+    Auto, because no one of the others is right for all parts.  A network's own halves give with
+    stored statistics what the whole gave, to the last bit, also for one input.  Behind another
+    front they are wrong: recombined parts reached 51 % with them and 63 % with those of each batch
+    (``reproduce/fit_norms.py``).  Which parts are which, ``parts.norms.norms_for`` reads off them.
     """
 
-    norms: Norms = setting("stored", "statistics that batch norms use", choices=NORMS)
-
-
-class Recombined(Settings):
-    """Of parts that were not trained with each other.
-
-    Statistics of the batch: those that a head has stored are of another front.  Recombined parts
-    with batch norms reached 63 % so and 51 % with stored ones (``reproduce/fit_norms.py``).
-    """
-
-    norms: Norms = setting("batch", "statistics that batch norms use", choices=NORMS)
+    norms: Norms = setting(
+        "auto",
+        "statistics that batch norms use; auto: those that the parts were trained for",
+        choices=NORMS,
+    )
 
 
 class Cut(Settings):
@@ -52,7 +48,7 @@ class Repairs(Settings):
     epochs: int = setting(5, "of a stitch that is trained", least=1)
 
 
-class Join(Repairs, InUse):
+class Join(Repairs, Joined):
     """Join parts end to end."""
 
     task: str | None = setting(None, "measure the joined network on this task's test split")
@@ -69,8 +65,9 @@ class Recombine(Settings):
     """Measure every front with every head."""
 
     norms: tuple[Norms, ...] | Norms = setting(
-        Recombined.norms,
-        "statistics that batch norms use; may be repeated",
+        Joined.norms,
+        "statistics that batch norms use, auto: those that the parts were trained for; may be "
+        "repeated",
         choices=NORMS,
         many="append",
     )

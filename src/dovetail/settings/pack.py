@@ -58,7 +58,10 @@ class Budget(Settings):
         metavar="LOSS",
     )
     points: float | None = setting(
-        None, "the smallest file whose validation accuracy falls by no more points", least=0
+        None,
+        "the smallest file whose accuracy is expected to fall by no more points, going by how "
+        "sure the part is on validation",
+        least=0,
     )
     margin: float | None = setting(
         None,

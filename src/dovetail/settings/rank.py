@@ -23,6 +23,10 @@ class Rank(Settings):
     )
     by: str | None = setting(None, "the score (default: the one with the best record)")
     samples: int | None = setting(2000, "labelled examples to look at (0: all of them)", least=0)
+    anytime: bool = setting(False, "let those fall early that can no longer be the best")
+    seconds: float | None = setting(
+        None, "with --anytime: say what is known after so long", above=0, metavar="SECONDS"
+    )
     split: Split = setting(
         "train",
         "where they come from; validation for parts trained on this very task",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dovetail.core.settings import setting
-from dovetail.settings.join import InUse, Recombined
+from dovetail.settings.join import Joined
 from dovetail.settings.train import PRETEXTS, Steps
 
 __all__ = ["USES", "Devices", "Domain", "Extend", "Replace", "Transfer"]
 
 
-class Domain(Steps, Recombined):
+class Domain(Steps, Joined):
     """Adapt a network's front to unlabelled images of another domain."""
 
     epochs: int = setting(None, "passes over the images (default: for 1000 steps)", least=1)
@@ -25,7 +25,7 @@ class Domain(Steps, Recombined):
     pretext: str = setting("rotation", "what that head was trained for", choices=PRETEXTS)
 
 
-class Replace(Steps, InUse):
+class Replace(Steps, Joined):
     """Train another front behind a network's head, and say what the switch costs."""
 
     head: str | None = setting(None, "another head than the network's own")
@@ -51,7 +51,7 @@ class Devices(Steps):
     pretext: str = setting("rotation", "of rp", choices=PRETEXTS)
 
 
-class Extend(Steps, Recombined):
+class Extend(Steps, Joined):
     """Teach a head more classes behind one front; it stays fit for all others."""
 
     fronts: tuple[str, ...] | None = setting(
@@ -70,7 +70,7 @@ class Extend(Steps, Recombined):
     pretext: str = setting("rotation", "what that head was trained for", choices=PRETEXTS)
 
 
-class Transfer(Steps, Recombined):
+class Transfer(Steps, Joined):
     """Try a ready head behind candidate fronts, at once and fine-tuned."""
 
     epochs: int = setting(1, "passes over the training split; 0 to measure only", least=0)

@@ -16,6 +16,14 @@ __all__ = ["Data", "Demo", "Predict", "Report"]
 class Predict(Settings):
     """Name the classes of new inputs."""
 
+    output: str | None = setting(
+        None, "write every prediction to this CSV file", flag="-o --output", metavar="FILE"
+    )
+    top: int | None = setting(
+        None, "the likeliest so many classes, instead of every probability", least=1
+    )
+    skip_bad: bool = setting(False, "leave files out that cannot be read, and name them")
+    rows: int = setting(20, "most predictions to show on the terminal", least=1)
     most: int | None = setting(None, "only the first so many inputs", least=1)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WAYS",
+    "Boosting",
     "ClosedForm",
     "Compatible",
     "EndToEnd",
@@ -198,6 +199,14 @@ class ClosedForm(Settings):
     )
 
 
+class Boosting(Settings):
+    """Gradient-boosted trees for tables, as scikit-learn fits them."""
+
+    rounds: int = setting(100, "trees for each output", least=1)
+    rate: float = setting(0.1, "how much of what is left a tree corrects", above=0)
+    leaves: int = setting(31, "of a tree, at most", least=2)
+
+
 class Way:
     """A way to train.
 
@@ -277,6 +286,13 @@ WAYS: dict[str, Way] = {
             "dovetail.closed_form.solve:solve",
             ClosedForm,
             "dovetail train digits --how closed-form --set hidden=[300] --name solved",
+            builds=True,
+        ),
+        Way(
+            "boosting",
+            "dovetail.train.boosting:boost",
+            Boosting,
+            "dovetail train houses.csv --target price --how boosting --name trees",
             builds=True,
         ),
     )

@@ -8,6 +8,7 @@ part is written to a hidden folder within the shelf and renamed; removing one re
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from dovetail.core.files import HIDDEN
 from dovetail.core.plain import to_plain
 from dovetail.core.words import counted
 from dovetail.parts.contract import Contract
+from dovetail.parts.facts import FAMILIAR, read_facts
 from dovetail.shelf.entry import Entry, Note, now
 from dovetail.shelf.fits import MeasuredFit, neighbours, read_fits, write_fit
 from dovetail.shelf.index import Index, Query, Sizes, ranked, slots
@@ -80,7 +82,8 @@ class Shelf:
         """Put a part on the shelf as the next version of ``name``.
 
         A part that is there under this name with the same weights, contract, recipe and origin is
-        not added again: its version is returned, with ``tags`` added to its own.  A number is never
+        not added again, unless it knows other features than before: its version is returned, with
+        ``tags`` added to its own.  A number is never
         used twice, not even after :meth:`rm` of that version.
 
         Raises:
@@ -326,16 +329,24 @@ class Shelf:
 
 
 def _same_as(part: Part) -> Callable[[Entry], bool]:
-    """Whether an entry is this very part: in weights, contract, recipe and origin."""
+    """Whether an entry is this very part: in weights, contract, recipe, origin, known features."""
     from dovetail.parts.modules import digest_of
 
     digest = digest_of(part.module)
+    known = None if part.familiar is None else hashlib.sha256(part.familiar.to_bytes()).hexdigest()
     # As they are on disk, where a tuple and a list are one.
     recipe, origin = to_plain(part.recipe), to_plain(part.origin)
     return lambda entry: (
         (entry.digest, entry.contract) == (digest, part.contract)
         and (to_plain(entry.recipe), to_plain(entry.origin)) == (recipe, origin)
+        and (known is None or known == _known_features(entry))
     )
+
+
+def _known_features(entry: Entry) -> str | None:
+    """The sha256 of the file that says which features a part knows; nothing without one."""
+    files = read_facts(entry.folder, check_hashes=False, check_builders=False).files
+    return files[FAMILIAR].sha256 if FAMILIAR in files else None
 
 
 def _as_part(thing: Part | nn.Module) -> Part:

@@ -158,6 +158,7 @@ def _reload(folder: Path) -> None:
     if manifest.read_bytes() != dumps(read_json(manifest)).encode():
         raise FormatError(f"{manifest}: was changed after it was written")
     module, _ = disk.read_module(folder, facts)
+    disk.read_known(folder, facts, module)
     disk.replay(folder, module)
 
 

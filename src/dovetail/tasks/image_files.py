@@ -149,8 +149,16 @@ def image_paths(source: str | Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
 
 
-def read_images(paths: list[Path], *, channels: int, size: tuple[int, int]) -> Tensor:
+def read_images(
+    paths: list[Path],
+    *,
+    channels: int,
+    size: tuple[int, int],
+    unreadable: dict[Path, str] | None = None,
+) -> Tensor:
     """The pixels of image files as uint8 ``[n, channels, height, width]``, upright, centre-cropped.
+
+    A file that cannot be read is an error; or, given ``unreadable``, left out, and why told there.
 
     >>> import tempfile; from PIL import Image; file = Path(tempfile.mkdtemp()) / "a.png"
     >>> Image.new("RGB", (8, 4), "white").save(file)
@@ -158,12 +166,17 @@ def read_images(paths: list[Path], *, channels: int, size: tuple[int, int]) -> T
     torch.Size([1, 1, 4, 4])
     """
     pixels = np.empty((len(paths), channels, *size), np.uint8)
-    for i, path in enumerate(paths):
+    count = 0
+    for path in paths:
         try:
             with open_image(str(path)) as image:
                 shown = covering(upright(image, grey=channels == 1), *size)
         except Exception as error:  # Pillow's plug-ins fail in many ways
-            why = first_line(error).removeprefix(f"{path}: ")
-            raise TaskError(f"{path}: not a readable image ({why})") from None
-        pixels[i] = np.asarray(shown).reshape(*size, channels).transpose(2, 0, 1)
-    return torch.from_numpy(pixels)
+            why = f"not a readable image ({first_line(error).removeprefix(f'{path}: ')})"
+            if unreadable is None:
+                raise TaskError(f"{path}: {why}") from None
+            unreadable[path] = why
+            continue
+        pixels[count] = np.asarray(shown).reshape(*size, channels).transpose(2, 0, 1)
+        count += 1
+    return torch.from_numpy(pixels[:count])

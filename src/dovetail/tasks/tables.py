@@ -31,6 +31,9 @@ USUAL_TARGETS = ("target", "label", "class", "y")
 _MOST_VALUES = 64
 """A text column with more values than this is rather a name than a category."""
 
+_MOST_NAMES = 100
+"""Columns that an error names."""
+
 _FEW_VALUES = 20
 """A target of whole numbers with at most so many values means classes."""
 
@@ -56,8 +59,9 @@ def read_table(
     Args:
         path: The file; for how its cells are read, see
             :func:`~dovetail.tasks.table_files.read_csv`.
-        target: The column to predict; by default the one called target, label, class or y.  Several
-            columns mean multilabel if they are all 0 and 1, else regression to several numbers.
+        target: The column to predict; by default the one called target, label, class or y, or else
+            the only one of text, if its values come again (a note says so).  Several columns mean
+            multilabel if they are all 0 and 1, else regression to several numbers.
         kind: What the target means, if not as above.
         drop: Columns to leave out.
         missing: With ``"drop"`` rows that lack a value are left out; with ``"mean"`` a missing
@@ -74,13 +78,14 @@ def read_table(
         raise TaskError(f'missing must be "refuse", "drop" or "mean", got {missing!r}')
     table = open_table(path)
     path = Path(table.path)
-    wanted = _target_names(table, target)
     gone = _known(table, [drop] if isinstance(drop, str) else drop)
+    wanted, guessed = _target_names(table, target, gone)
     table = replace(table, columns=tuple(c for c in table.columns if c.name not in set(gone)))
     for column in table.columns:
         refuse_strange(table, column)
     targets = set(wanted)
     table, notes = _complete(table, targets, missing)
+    notes += guessed
     by_name = {column.name: column for column in table.columns}
     inputs = [column for column in table.columns if column.name not in targets]
     if not inputs:
@@ -122,20 +127,35 @@ def open_table(path: str | Path) -> Table:
     return read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
 
 
-def _target_names(table: Table, target: str | Sequence[str] | None) -> list[str]:
+def _target_names(
+    table: Table, target: str | Sequence[str] | None, gone: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The columns to predict, and a note where they were guessed."""
     names = [column.name for column in table.columns]
     if target is not None:
         asked = [target] if isinstance(target, str) else list(target)
         if not asked or len(set(asked)) < len(asked):
             raise TaskError(f"target must name one or several different columns, got {target!r}")
-        return _known(table, asked)
+        return _known(table, asked), []
     usual = [name for name in names if name.lower() in USUAL_TARGETS]
     if len(usual) == 1:
-        return usual
+        return usual, []
+    left = [column for column in table.columns if column.name not in gone]
+    texts = [column for column in left if column.texts is not None]
+    if not usual and len(left) > 1 and len(texts) == 1 and _is_category(texts[0]):
+        guess = texts[0].name
+        return [guess], [f"the target is {guess!r}, the only column of text, as none was named"]
     why = f"both {' and '.join(usual[:2])} could be it" if usual else "no column is called so"
     raise TaskError(
-        f"{table.path}: which is the target? ({why}); give target= one of {listed(names)}"
+        f"{table.path}: which is the target? ({why}); give {argument('target', ...)} one of "
+        f"{listed(names, most=_MOST_NAMES)}"
     )
+
+
+def _is_category(column: Column) -> bool:
+    """Whether texts come again, as those of a class do and names do not."""
+    texts = [text for text in column.texts if text is not None] if column.texts is not None else []
+    return 2 <= len(set(texts)) <= min(_MOST_VALUES, len(texts) // 2)
 
 
 def _known(table: Table, asked: Sequence[str]) -> list[str]:

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from dovetail.core.errors import TaskError, nearest
+from dovetail.core.notebook import html_of
 from dovetail.core.seeds import generator
+from dovetail.core.views import Table, Text
+from dovetail.core.words import listed
 from dovetail.tasks.arrays import (
     as_float,
     blocks,
@@ -287,6 +290,19 @@ class Task:
         if task.kind != "pairs":
             task.__dict__["given_pairs"] = None
         return task
+
+    def _repr_html_(self) -> str:
+        splits = ", ".join(f"{split} {self.size(split)}" for split in SPLITS)
+        facts = {
+            "kind": self.kind,
+            "classes": listed(self.classes),
+            "inputs": f"{self.size()} of {'×'.join(map(str, self.input_shape))}",
+            "their names": listed(self.input_names),
+            "splits": splits,
+        }
+        rows = tuple((name, value) for name, value in facts.items() if value)
+        notes = (Text(f"{note}.", style="note") for note in self.notes)
+        return html_of(f"Task: {self.name}", (Table(("", "what it is"), rows), *notes))
 
     def __repr__(self) -> str:
         what = {

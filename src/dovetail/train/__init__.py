@@ -5,6 +5,7 @@
 ('end_to_end', 'modular')
 """
 
+from dovetail.train.boosting import boost
 from dovetail.train.callbacks import Snapshots, WeightHistory
 from dovetail.train.compatible import compatible
 from dovetail.train.compatible_record import CompatibleFit
@@ -21,6 +22,7 @@ __all__ = [
     "Options",
     "Snapshots",
     "WeightHistory",
+    "boost",
     "compatible",
     "end_to_end",
     "modular",

@@ -170,6 +170,7 @@ def compatible(
         "weights": shares,
         "project_conflicts": project_conflicts,
         "unit_weight": unit_weight,
+        "norms": "batch",  # what exchanged parts use: each stores statistics of its own partner
         "identical_starts": identical_starts(networks),
         "start_digests": [start.digest for start in starts],
     }

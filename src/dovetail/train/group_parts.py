@@ -100,7 +100,7 @@ def cut_networks(
         front, head = halves[number]
         if channels is not None:
             front, head = _adapted(front, head, channels, derived_seed(seed, "adapter", number))
-            whole = join(front, head, force=True).changed(origin=whole.origin)
+            whole = join(front, head, norms="stored", force=True).changed(origin=whole.origin)
         port = replace(front.contract.gives[0], space=None)
         if loose and port.shape is not None:
             port = replace(port, shape=(port.shape[0], *(None for _ in port.shape[1:])))
@@ -176,7 +176,10 @@ def _adapted(front: Part, head: Part, channels: int, seed: int) -> tuple[Part, P
     between = Part(nn.Identity(), Contract((port,), (port,)))
     there = adapter(front, between, seed=derived_seed(seed, "there"))
     back = adapter(between, head, seed=derived_seed(seed, "back"))
-    return join(front, there, force=True), join(back, head, force=True)
+    return (
+        join(front, there, norms="stored", force=True),
+        join(back, head, norms="stored", force=True),
+    )
 
 
 def _refuse_stuck(networks: Sequence[Network]) -> None:

@@ -119,7 +119,7 @@ def self_supervised(
             )
         refuse_other_answers(pretext, head)
         answering = course.copied(head)
-    questions = Questions(course, pretext, join(front, answering, force=True))
+    questions = Questions(course, pretext, join(front, answering, norms="stored", force=True))
     course.settings |= {
         "pretext": pretext.described(),
         "at": place,

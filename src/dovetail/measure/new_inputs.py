@@ -1,0 +1,258 @@
+"""New inputs from files, batch by batch: images, tables without a target, arrays.
+
+Pixels are read when their batch is due, so that thousands of images take no more memory than a
+batch of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.core.errors import ContractError, DovetailError, TaskError, argument
+from dovetail.parts.contract import Contract, shown_shape
+from dovetail.parts.modules import dtype_name
+from dovetail.parts.part import Part
+from dovetail.tasks.array_files import read_arrays
+from dovetail.tasks.image_files import image_paths, read_images
+from dovetail.tasks.tables import is_table, read_new_rows
+
+__all__ = ["Batch", "NewInputs", "Source", "as_batch", "as_paths", "open_inputs"]
+
+_KEYS = ("x", "X", "inputs", "x_test")
+_MOST_INPUTS, _MOST_BYTES = 512, 64 << 20
+"""Of a batch: inputs, and bytes of them as float32."""
+
+
+class Batch(NamedTuple):
+    """Some inputs, what each is called, and what is true of them, if that is known."""
+
+    names: list[str | int]
+    inputs: Tensor
+    truths: Any = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """So many inputs of which ``read(start, stop)`` gives some, each of so many numbers."""
+
+    count: int
+    width: int
+    read: Callable[[int, int], Batch]
+    has_truths: bool = False
+
+    @classmethod
+    def of(cls, inputs: Tensor, names: Sequence[str] | None = None, truths: Any = None) -> Source:
+        """Inputs that are in memory."""
+
+        def read(start: int, stop: int) -> Batch:
+            known = range(start, stop) if names is None else names[start:stop]
+            return Batch(
+                list(known), inputs[start:stop], None if truths is None else truths[start:stop]
+            )
+
+        width = inputs[0].numel() if len(inputs) else 1
+        return cls(len(inputs), width, read, truths is not None)
+
+
+@dataclass
+class NewInputs:
+    """All sources one after the other; what cannot be read is told by name.
+
+    Args:
+        sources: Where the inputs come from.
+        skip_bad: Leave out what cannot be read; else that is an error, once all of it is known.
+        bad: By name, why it cannot be read.
+    """
+
+    sources: list[Source]
+    skip_bad: bool = False
+    bad: dict[str, str] = field(default_factory=dict)
+
+    def plan(self, most: int | None = None) -> list[tuple[Source, int, int]]:
+        """The batches as places in their sources, of the first ``most`` inputs."""
+        spans, left = [], most
+        for source in self.sources:
+            count = source.count if left is None else min(left, source.count)
+            left = None if left is None else left - count
+            size = max(1, min(_MOST_INPUTS, _MOST_BYTES // (4 * source.width)))
+            pieces = max(1, -(-count // size))
+            even = -(-count // pieces)  # where a batch's statistics count, none is left alone
+            spans += [
+                (source, start, min(start + even, count)) for start in range(0, count, even or 1)
+            ]
+        return spans
+
+    def batches(self, most: int | None = None) -> Iterator[Batch]:
+        """Every batch of the plan; an empty one where nothing in it could be read."""
+        for source, start, stop in self.plan(most):
+            batch = source.read(start, stop)
+            if self.bad and not self.skip_bad:
+                continue  # nothing will come of it, but all bad files are to be told at once
+            yield batch
+        if self.bad and not self.skip_bad:
+            raise self.refusal()
+
+    def refusal(self) -> TaskError:
+        """The error that names the first bad file, says how many there are, and the way out."""
+        first, why = next(iter(self.bad.items()))
+        more = len(self.bad) - 1
+        also = f"; so {'is' if more == 1 else 'are'} {more} more" if more else ""
+        others = sum(source.count for source in self.sources) > len(self.bad)
+        skip = argument("skip_bad", True)
+        way = f"; leave such files out with {skip}" if others and not self.skip_bad else ""
+        return TaskError(f"{first}: {why}{also}{way}")
+
+
+def as_paths(inputs: Any) -> list[Path] | None:
+    """Paths, if that is what is given: one, or several in a list.
+
+    >>> as_paths("a.png"), as_paths(["a.png", Path("b.png")]), as_paths([[1.0, 2.0]])
+    ([PosixPath('a.png')], [PosixPath('a.png'), PosixPath('b.png')], None)
+    """
+    given = [inputs] if isinstance(inputs, str | Path) else inputs
+    if not isinstance(given, list | tuple) or not given:
+        return None
+    return [Path(each) for each in given] if all(isinstance(e, str | Path) for e in given) else None
+
+
+def as_batch(inputs: Any, contract: Contract) -> Tensor:
+    """Raw inputs as a tensor ``[n, ...]`` of bytes or float32.
+
+    The batch axis, and the channel axis of grey images, are put in where they were left out.
+
+    >>> from dovetail.parts.contract import Port
+    >>> as_batch([1, 2], Contract((Port((2,)),)))
+    tensor([[1., 2.]])
+    """
+    x = _tensor(inputs)
+    taken = contract.takes[0].shape
+    if taken is None:
+        return x
+    grey = len(taken) == 3 and taken[0] == 1
+    if grey and x.shape == taken[1:]:
+        return x[None, None]
+    if grey and x.ndim == 3 and x.shape[0] != 1:
+        return x[:, None]
+    if x.ndim == len(taken):
+        x = x[None]
+    if contract.preprocess is not None and x.ndim == 4 and x.shape[1] not in (1, 3):
+        return x.movedim(3, 1) if x.shape[3] in (1, 3) else x  # channels came last
+    return x
+
+
+def _tensor(inputs: Any) -> Tensor:
+    try:
+        array = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs))
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"inputs must be an array of numbers ({error})") from None
+    if array.dtype != torch.uint8:
+        if array.ndim > 2 and not (array.is_floating_point() or array.dtype == torch.bool):
+            raise TaskError(
+                f"images of dtype {dtype_name(array.dtype)} have no known scale; give uint8 "
+                "(0 to 255) or floats (0 to 1)"
+            )
+        array = array.float()
+        if not array.isfinite().all():
+            raise TaskError("the inputs hold NaN or infinite values")
+    return array
+
+
+def open_inputs(
+    part: Part,
+    paths: Sequence[str | Path],
+    *,
+    skip_bad: bool = False,
+    otherwise: Callable[[str], Source] | None = None,
+) -> NewInputs:
+    """What the files and folders hold for a part, in their order.
+
+    Args:
+        part: Says which images and columns it takes.
+        paths: Images, folders of images, tables without their target, ``.npy`` and ``.npz`` files.
+        skip_bad: Whether what cannot be read is left out.
+        otherwise: What to make of other names.
+    """
+    alone = len(paths) == 1
+    found = NewInputs([], skip_bad)
+    images: list[Path] = []
+
+    def add_images() -> None:
+        if images:
+            found.sources.append(_images(part, list(images), alone, found.bad))
+            images.clear()
+
+    for given in paths:
+        if here := image_paths(given):
+            images += here
+            continue
+        add_images()
+        try:
+            found.sources.append(_opened(part, given, alone, otherwise))
+        except ContractError:
+            raise  # of the part, not of the file
+        except DovetailError as error:
+            if alone:
+                raise
+            found.bad[str(given)] = str(error).removeprefix(f"{given}: ")
+    add_images()
+    if not found.sources:
+        raise found.refusal()
+    return found
+
+
+def _opened(
+    part: Part, given: str | Path, alone: bool, otherwise: Callable[[str], Source] | None
+) -> Source:
+    path = Path(given)
+    if path.suffix in (".npy", ".npz"):
+        arrays = read_arrays(path, single=True)
+        key = next((key for key in _KEYS if key in arrays), None)
+        if key is None:
+            held = ", ".join(sorted(arrays)) or "nothing"
+            raise TaskError(f"{path}: no array named x or inputs; it holds {held}")
+        x = as_batch(arrays[key], part.contract)
+        if x.ndim == 0:
+            raise TaskError(f"{path}: one number; there are no inputs to run")
+        return Source.of(x, None if alone else [f"{path} {i}" for i in range(len(x))])
+    if is_table(path) and path.is_file():
+        new_rows = read_new_rows(path, part.contract.inputs)
+        if new_rows is not None:
+            places, rows = new_rows
+            return Source.of(rows, places if alone else [f"{path} {place}" for place in places])
+    if otherwise is not None:
+        return otherwise(str(given))
+    if not path.exists():
+        raise TaskError(f"{path}: no such file or folder")
+    raise TaskError(f"{path}: neither an image, a folder of images, a table nor an array")
+
+
+def _images(part: Part, paths: list[Path], alone: bool, bad: dict[str, str]) -> Source:
+    shape = _image_shape(part)
+
+    def read(start: int, stop: int) -> Batch:
+        wanted = paths[start:stop]
+        unreadable: dict[Path, str] = {}
+        pixels = read_images(wanted, channels=shape[0], size=shape[1:], unreadable=unreadable)
+        bad.update({str(path): why for path, why in unreadable.items()})
+        names = [path.name if alone else str(path) for path in wanted if path not in unreadable]
+        return Batch(list(names), pixels)
+
+    return Source(len(paths), shape[0] * shape[1] * shape[2], read)
+
+
+def _image_shape(part: Part) -> tuple[int, int, int]:
+    how = part.contract.preprocess
+    if how is not None and how.size is not None and how.channels is not None:
+        return (how.channels, *how.size)
+    shape = part.contract.takes[0].shape or ()
+    sizes = [axis for axis in shape if axis is not None]
+    if len(shape) != 3 or len(sizes) != 3:
+        raise ContractError(f"{part.described!r} takes {shown_shape(shape)}, not images")
+    return (sizes[0], sizes[1], sizes[2])

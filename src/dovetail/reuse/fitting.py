@@ -1,0 +1,452 @@
+r"""From a task to a model in use: rank, adapt what pays, choose, calibrate, pack, measure once.
+
+Nothing is trained or measured here that no verb does; this is the order of them.  Networks are
+ranked by what a head on their features will reach (:func:`dovetail.rank`).  Of a network with an
+expected error :math:`1 - e` a way to adapt it is expected to leave :math:`(1 - e)(1 - s)`, where
+the share :math:`s` is what that way took off the errors of a probe elsewhere, averaged with what it
+did here.  The next attempt is the one with the most
+
+.. math:: \frac{e + s\,(1 - e) - b}{\text{multiply-adds}} ,
+
+:math:`b` being the best on labels held out so far, among those that fit into the time that is left.
+Both sides are the same on every machine; only the time that is left is not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dovetail.core.errors import DovetailError, SettingsError, TaskError, first_line
+from dovetail.core.files import write_whole
+from dovetail.core.progress import Tick, progress
+from dovetail.core.records import load_record
+from dovetail.core.words import listed
+from dovetail.measure.evaluate import need_test, with_measures
+from dovetail.measure.familiar import knowing
+from dovetail.measure.intervals import paired_difference
+from dovetail.parts.part import Part
+from dovetail.ranking.candidates import Parts
+from dovetail.ranking.ranker import rank
+from dovetail.ranking.records import Ranked, Ranking
+from dovetail.reuse.fitting_attempts import (
+    PASSES,
+    PERCEPTRON,
+    SCRATCH,
+    SOLVED,
+    TREES,
+    Attempt,
+    Done,
+    attempt,
+    folds_for,
+    keep,
+    kept_attempt,
+    sealed,
+    small_network,
+)
+from dovetail.reuse.fitting_candidates import candidates_for, multiply_adds
+from dovetail.reuse.fitting_model import calibrated, log_loss, measured, packed, plain_bytes
+from dovetail.reuse.fitting_record import Fitting, Tried
+from dovetail.settings.fit import Fitting as Declared
+from dovetail.tasks.task import Task
+
+__all__ = ["Fitted", "fit"]
+
+SHARES = {"probe": 0.0, "linearized": 0.05, "finetune": 0.25}
+"""Of a probe's mistakes, what a way leaves away: the mean over ``reproduce/real_adaptation.py``."""
+
+MOST = 3
+"""Networks that are adapted in one way, at most."""
+LEAST_GAIN = 0.002
+"""What an attempt must promise."""
+MOST_LINEARISED = 100_000
+"""Labels times classes: beyond, inference in the linearised network is slower than training it."""
+RANKING_SHARE, LAST_SHARE = 0.3, 0.15
+"""Of the time: for the ranking at most; and kept for packing and measuring."""
+SPEED = 1e10
+"""Multiply-adds a second of a small network in training, to plan by."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The model, what came of it, and the ranking of the networks it was chosen from, if any."""
+
+    part: Part
+    record: Fitting
+    ranking: Ranking | None = None
+
+    @property
+    def summary(self) -> str:
+        """The verdict."""
+        return self.record.summary
+
+
+def fit(
+    task: Task,
+    *,
+    parts: Parts | None = None,
+    minutes: float = Declared.minutes,
+    released: bool = Declared.released,
+    sizes: tuple[int, ...] = Declared.sizes,
+    points: float = Declared.points,
+    confidence: float = Declared.confidence,
+    seed: int = 0,
+    kept: str | Path | None = None,
+    show: bool | None = None,
+) -> Fitted:
+    """Find the best model for a task that the time allows: a part that is ready to use.
+
+    Candidates are the given parts at their cut points, released networks that are installed (of
+    images, at several sizes), a small network from scratch, one in closed form, and for tables
+    gradient boosting.  The choice is made on the validation split, or in folds where that is small;
+    the test split is looked at once, at the end.
+
+    Args:
+        task: Of classes or numbers; images or vectors.
+        parts: Networks to try beside the installed ones; one, several, or several by name.
+        minutes: About how long it may take.  What does not fit is left out, and told.
+        released: Whether to try installed networks that others trained.
+        sizes: Sides of images to try those at.
+        points: How much packing may cost on the labels held out, in points; 0 not to pack.
+        confidence: Of the interval on the test split.
+        seed: For everything drawn.
+        kept: A folder that keeps each attempt; the same call goes on from what is there.
+        show: Progress bar: ``None`` on a terminal only.
+
+    Ctrl-C ends the search, and what was best by then is the model.  Unless time ran out, the same
+    seed gives the same model, interrupted or not.
+
+    >>> from dovetail.tasks.load import load_task
+    >>> found = fit(load_task("digits[0,1,2]"), released=False, minutes=0.1, points=0)
+    >>> found.record.value > 0.9
+    True
+    """
+    about = {"minutes": minutes, "sizes": sizes, "points": points, "confidence": confidence}
+    Declared.check(about)
+    _refuse(task)
+    began = time.perf_counter()
+    search = _Search(task, parts, Path(kept) if kept else None, seed, minutes, released, sizes)
+    with progress(f"fitting {task.name}", 100, show=show) as step:
+        search.run(step)
+    chosen = search.best()
+    part, temperature = calibrated(chosen, task)
+    part, size = packed(part, task, points)
+    part = knowing(part, search.open)
+    record = measured(part, task, confidence, seed)
+    return Fitted(
+        with_measures(part, {f"test {name}": value for name, value in record.measures.items()}),
+        replace(
+            record,
+            network=chosen.attempt.network,
+            how=chosen.attempt.how,
+            **search.facts(chosen),
+            bytes=size,
+            plain_bytes=plain_bytes(part),
+            temperature=temperature,
+            seconds=time.perf_counter() - began,
+            settings={**about, "sizes": list(sizes), "seed": seed, "released": released}
+            | {"task_fingerprint": task.fingerprint, "part_digest": part.digest},
+        ),
+        search.ranking,
+    )
+
+
+def _refuse(task: Task) -> None:
+    if not isinstance(task, Task):
+        raise SettingsError(f"task must be a Task, got {type(task).__name__}; see dt.load_task")
+    if task.kind not in ("classes", "regression"):
+        raise TaskError(f"{task.name!r} is of kind {task.kind!r}; this fits classes and numbers")
+    if task.kind == "classes" and len(task.classes) < 2:
+        raise TaskError(
+            f"{task.name!r} has one class, {task.classes[0]!r}; a model tells at least two apart"
+        )
+    need_test(task)
+
+
+class _Search:
+    """What was tried so far, what is worth trying next."""
+
+    def __init__(
+        self,
+        task: Task,
+        parts: Parts | None,
+        kept: Path | None,
+        seed: int,
+        minutes: float,
+        released: bool,
+        sizes: tuple[int, ...],
+    ) -> None:
+        self.task, self.open, self.kept, self.seed = task, sealed(task), kept, seed
+        self.candidates = candidates_for(task, parts, released=released, sizes=sizes)
+        self.folds = folds_for(self.open)
+        self.seconds = 60 * minutes
+        self.began = time.perf_counter()
+        self.spent = 0.0  # as was planned, so that a run that goes on decides as it would have
+        self.done: dict[Attempt, Done] = {}
+        self.failed: dict[Attempt, str] = {}
+        self.ranking: Ranking | None = None
+        self.notes: list[str] = []
+        self._work: dict[str, float] = {}
+
+    # In order -------------------------------------------------------------------------------------
+
+    def run(self, step: Tick) -> None:
+        """Attempts, until none is worth its time; an interrupt ends it if there is a model."""
+        try:
+            for first in self._from_nothing():
+                self._try(first, step)
+            if self.candidates:
+                self.ranking = self._ranked()
+                self._take_stock(step)
+                while (what := self._next()) is not None:
+                    self._try(what, step)
+        except KeyboardInterrupt:
+            if not self.done:
+                raise KeyboardInterrupt("no model was finished; the same command goes on") from None
+            self.notes.append("It was interrupted: the best so far is the model.")
+        if not self.done:
+            why = next(iter(self.failed.values()), "nothing could be tried")
+            raise TaskError(f"no model could be fitted to {self.task.name!r}: {why}")
+
+    def _from_nothing(self) -> list[Attempt]:
+        """Models that need no other network; the quickest first, and always one."""
+        if len(self.task.input_shape) == 1:
+            ways = (
+                [SOLVED, TREES, PERCEPTRON]
+                if self.task.outputs == 1 or (self.task.kind == "classes")
+                else [SOLVED, PERCEPTRON]
+            )
+        else:
+            ways = [SOLVED, SCRATCH]
+        return [Attempt(way, way) for way in ways]
+
+    def _try(self, what: Attempt, step: Tick) -> None:
+        seconds = self._seconds_of(what)
+        if self.done and not self._has_time(seconds):
+            self.failed[what] = "no time was left"
+            return
+        done = kept_attempt(what, self.kept, self.open)
+        if done is None:
+            network = self.candidates[what.network] if what.how in PASSES else None
+            try:
+                done = attempt(what, self.open, network, folds=self.folds, seed=self.seed)
+            except DovetailError as error:
+                self.failed[what] = first_line(error)
+                return
+            if self.kept is not None:
+                keep(done, self.kept)
+        self.done[what] = done
+        self._advance(step, seconds, what.name)
+
+    def _advance(self, step: Tick, seconds: float, words: str) -> None:
+        before, self.spent = self.spent, self.spent + seconds
+        percent = [int(100 * min(spent / self.seconds, 1)) for spent in (before, self.spent)]
+        step(words, percent[1] - percent[0])
+
+    def _has_time(self, seconds: float) -> bool:
+        usable = (1 - LAST_SHARE) * self.seconds
+        real = time.perf_counter() - self.began
+        return self.spent + seconds <= usable and real + seconds <= max(usable, 2 * seconds)
+
+    # What the networks are worth ------------------------------------------------------------------
+
+    def _ranked(self) -> Ranking | None:
+        file = None if self.kept is None else self.kept / "ranking.json"
+        if file is not None and file.is_file():
+            try:
+                found = load_record(file)
+            except DovetailError:
+                found = None
+            if isinstance(found, Ranking):
+                return found
+        try:
+            ranking = rank(self.candidates, self.open, seed=self.seed, permutations=0, show=False)
+        except TaskError as error:
+            self.notes.append(f"No network could be ranked: {first_line(error)}")
+            return None
+        if file is not None:
+            write_whole(file, ranking.to_json())
+        return ranking
+
+    def _take_stock(self, step: Tick) -> None:
+        """What the ranking took counts, and says how fast each network is here."""
+        if self.ranking is None:
+            return
+        places = self.ranking.places
+        self._advance(step, sum(p.seconds + p.scoring_seconds for p in places), "ranking")
+        if self.ranking.left_out:
+            gone = [out.part for out in self.ranking.left_out]
+            why = self.ranking.left_out[0].why.partition("\n")[0]
+            self.notes.append(f"Not ranked: {listed(gone, 3)} ({why}).")
+
+    def _expected(self, network: str) -> float:
+        """What a probe on it is expected to reach."""
+        place = self._place(network)
+        return float(place.plain if place.plain is not None else place.score)
+
+    def _place(self, network: str) -> Ranked:
+        assert self.ranking is not None
+        return next(place for place in self.ranking.places if place.part == network)
+
+    def _seconds_of(self, what: Attempt) -> float:
+        """About how long an attempt takes, its folds and its validation included."""
+        n = self.open.size("train")
+        if what.how in (SCRATCH, PERCEPTRON):
+            net, epochs = small_network(self.open, self.seed)
+            return (self.folds + 1) * epochs * 3 * n * multiply_adds(net) / SPEED
+        if what.how not in PASSES:
+            return 1e-4 * n
+        assert self.ranking is not None
+        place = self._place(what.network)
+        each = place.seconds / max(place.seen or self.ranking.n, 1)
+        rows = n * self._passes(what.how) + self.open.size("validation")
+        return (self.folds + 1) * each * rows
+
+    def _passes(self, how: str) -> float:
+        few = self.open.size("train") <= 300 and self.task.kind == "classes"
+        return PASSES[how] * (4 if how == "finetune" and few else 1)
+
+    def _work_of(self, what: Attempt) -> float:
+        if what.network not in self._work:
+            self._work[what.network] = multiply_adds(self.candidates[what.network])
+        return self._passes(what.how) * max(self._work[what.network], 1.0)
+
+    # Which is next, and which is best -------------------------------------------------------------
+
+    def _next(self) -> Attempt | None:
+        if self.ranking is None:
+            return None
+        best = max((self._held_out(done) for done in self.done.values()), default=-math.inf)
+        shares = {how: self._share(how) for how in PASSES}
+        chosen: tuple[float, Attempt] | None = None
+        labels = self.open.size("train") * max(self.task.outputs, 1)
+        for how in PASSES:
+            if how == "linearized" and labels > MOST_LINEARISED:
+                continue
+            tried = sum(what.how == how for what in self.done)
+            for what, value in self._most_promising(how, shares[how])[: max(MOST - tried, 0)]:
+                gain = value - best
+                if gain >= LEAST_GAIN:
+                    worth = gain / self._work_of(what)
+                    if chosen is None or worth > chosen[0]:
+                        chosen = worth, what
+        return None if chosen is None else chosen[1]
+
+    def _most_promising(self, how: str, share: float) -> list[tuple[Attempt, float]]:
+        """Attempts of a way that there is time for, and what each should reach, best first."""
+        assert self.ranking is not None
+        found = []
+        for place in self.ranking.places:
+            what = Attempt(place.part, how)
+            if what in self.done or what in self.failed:
+                continue
+            if not self._has_time(self._seconds_of(what)):
+                continue
+            expected = self._expected(place.part)
+            found.append((what, expected + share * (1 - expected)))
+        return sorted(found, key=lambda one: -one[1])
+
+    def _share(self, how: str) -> float:
+        """Of a probe's mistakes, what the way leaves away: as elsewhere, and as seen here."""
+        seen = [SHARES[how]]
+        for what, done in self.done.items():
+            probe = self.done.get(Attempt(what.network, "probe"))
+            if what.how == how != "probe" and probe is not None:
+                before, after = 1 - self._held_out(probe), 1 - self._held_out(done)
+                if before > 0 and math.isfinite(after):
+                    seen.append(1 - after / before)
+        return sum(seen) / len(seen)
+
+    def _held_out(self, done: Done) -> float:
+        measures = done.measures(self.open)
+        return measures.get("accuracy", measures.get("r2", -math.inf))
+
+    def best(self) -> Done:
+        """The best on labels held out; of those that chance cannot tell from it, the surest.
+
+        That is of classes: the least log loss, each with its best temperature, of the models whose
+        accuracy is not below the highest by more than chance.  Of numbers, the least squared error.
+        """
+        every = list(self.done.values())
+        if not len(every[0].rows):
+            return max(every, key=self._hoped_for)
+        if self.task.kind == "regression":
+            return min(every, key=lambda done: done.measures(self.open)["mse"])
+        right = {id(done): self._verdicts(done) for done in every}
+        top = max(every, key=self._held_out)
+        close = [
+            done
+            for done in every
+            if not paired_difference(right[id(done)], right[id(top)], confidence=0.8).low > 0
+        ]
+        return min(close, key=lambda done: log_loss(done, self.open))
+
+    def _hoped_for(self, done: Done) -> float:
+        what = done.attempt
+        if self.ranking is None or what.how not in PASSES:
+            return -math.inf
+        expected = self._expected(what.network)
+        return expected + SHARES[what.how] * (1 - expected)
+
+    def _verdicts(self, done: Done) -> Tensor:
+        order = done.rows.argsort()  # folds may come in another order
+        wanted = self.task.targets[done.rows[order]]
+        return done.outputs[order].argmax(1) == wanted
+
+    def facts(self, chosen: Done) -> dict[str, Any]:
+        """What the record says of the search."""
+        held_out, trees = self._held_out(chosen), self.done.get(Attempt(TREES, TREES))
+        late = [what for what, why in self.failed.items() if why == "no time was left"]
+        notes = list(self.notes) + [f"{note}." for note in self.task.notes]
+        if late or (self.ranking is not None and self._left_for_time()):
+            notes.append(
+                f"{self.seconds / 60:g} minutes left no time for some attempts; with more, and on "
+                "another machine, another model may be chosen."
+            )
+        return {
+            "held_out": held_out if math.isfinite(held_out) else None,
+            "rows": len(chosen.rows),
+            "folds": self.folds,
+            "peer": None if trees is None else self._held_out(trees),
+            "tried": tuple(self._tried()),
+            "notes": tuple(notes),
+        }
+
+    def _left_for_time(self) -> bool:
+        assert self.ranking is not None
+        best = max(self._held_out(done) for done in self.done.values())
+        for how in PASSES:
+            for place in self.ranking.places:
+                what, share = Attempt(place.part, how), self._share(how)
+                expected = self._expected(place.part)
+                if (
+                    what not in self.done
+                    and expected + share * (1 - expected) - best >= LEAST_GAIN
+                    and not self._has_time(self._seconds_of(what))
+                ):
+                    return True
+        return False
+
+    def _tried(self) -> list[Tried]:
+        rows = []
+        for what, done in self.done.items():
+            measures = done.measures(self.open)
+            known = self.ranking is not None and what.how in PASSES
+            rows.append(
+                Tried(
+                    network=what.network,
+                    how=what.how,
+                    expected=self._expected(what.network) if known else None,
+                    held_out=measures.get("accuracy", measures.get("r2")),
+                    log_loss=log_loss(done, self.open) if "nll" in measures else None,
+                    seconds=done.seconds,
+                )
+            )
+        rows.sort(key=lambda one: -(one.held_out if one.held_out is not None else -math.inf))
+        failed = [Tried(w.network, w.how, why_not=why) for w, why in self.failed.items()]
+        return rows + failed

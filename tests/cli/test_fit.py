@@ -1,0 +1,107 @@
+"""``dovetail fit``: one command from a folder or a table to a model, and one line for bad luck."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cli.test_mistakes import assert_told
+from PIL import Image
+
+import dovetail as dt
+from dovetail.reuse import fitting_attempts
+
+QUICK = ("--no-released", "--minutes", "5")
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch, tmp_path):
+    for name, value in {"FOLDS": 2, "EPOCHS": 2, "STEPS": 2}.items():
+        monkeypatch.setattr(fitting_attempts, name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+def photos(folder, classes=("dark", "light"), each=40, size=12):
+    draw = np.random.default_rng(0)
+    for i, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            pixels = draw.integers(0, 128, (size, size, 3)) + 127 * i
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_a_folder_with_broken_files_becomes_a_model_that_predicts(run, tmp_path):
+    folder = photos(tmp_path / "photos")
+    for number in range(3):
+        (folder / "dark" / f"broken{number}.png").write_bytes(b"no image")
+    said = run("fit", folder, "-o", "model", *QUICK)
+    assert said.code == 0, said.err
+    assert "broken0.png" in said.out
+    assert "Next: dovetail predict model" in said.out
+    part = dt.from_pretrained(tmp_path / "model", verify=True)
+    assert part.contract.classes == ("dark", "light")
+    page = (tmp_path / "report.html").read_text()
+    assert "A model for photos" in page
+    assert not (tmp_path / ".dovetail-runs").exists()
+    answer = run("predict", "model", folder / "light" / "1.png", "--json")
+    assert answer.json["predictions"][0]["class"] == "light"
+
+
+def test_a_table_is_told_beside_gradient_boosting(run, tmp_path):
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(120, 2))
+    lines = [f"{a:.3f},{b:.3f},{'high' if a > b else 'low'}" for a, b in rows]
+    (tmp_path / "sheet.csv").write_text("a,b,level\n" + "\n".join(lines))
+    said = run("fit", "sheet.csv", "--target", "level", "--json", *QUICK)
+    assert said.code == 0, said.err
+    assert said.json["peer"] is not None
+    assert said.json["value"] > 0.7
+    assert dt.from_pretrained(tmp_path / "model").contract.inputs == ("a", "b")
+
+
+def test_a_model_that_is_there_is_not_lost(run, tmp_path):
+    folder = photos(tmp_path / "photos")
+    assert run("fit", folder, *QUICK).code == 0
+    before = (tmp_path / "model" / "manifest.json").read_bytes()
+    assert_told(run("fit", folder, *QUICK), "model holds a model already", "--overwrite")
+    assert (tmp_path / "model" / "manifest.json").read_bytes() == before
+    assert run("fit", folder, "--overwrite", "--seed", "1", *QUICK).code == 0
+
+
+def test_bad_luck_is_one_line(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert_told(run("fit", "empty", *QUICK), "empty")
+    one = photos(tmp_path / "one", classes=("only",))
+    assert_told(run("fit", one, *QUICK), "class")
+    lone = photos(tmp_path / "lone", each=1)
+    assert_told(run("fit", lone, *QUICK), "image")
+    broken = photos(tmp_path / "broken", each=4)
+    for file in broken.rglob("*.png"):
+        file.write_bytes(b"no image")
+    assert_told(run("fit", broken, *QUICK), "broken")
+    assert_told(run("fit", "digits", "--minutes", "0"), "minutes must be above 0")
+    assert_told(run("fit", "digits", "--report", "page.pdf", *QUICK), ".html or .md")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    assert_told(run("fit", "digits", "-o", "mine", *QUICK), "mine is there and no model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_tiny_and_oblong_images_are_no_reason_to_fail(run, tmp_path):
+    for name, (height, width) in {"tiny": (4, 4), "oblong": (6, 40)}.items():
+        draw = np.random.default_rng(0)
+        x = draw.integers(0, 128, (120, height, width), np.uint8)
+        y = np.arange(120) % 2
+        np.savez(tmp_path / f"{name}.npz", x=x + 127 * y[:, None, None].astype(np.uint8), y=y)
+        said = run("fit", f"{name}.npz", "-o", name, "--json", *QUICK)
+        assert said.code == 0, said.err
+        assert said.json["value"] > 0.8
+        ways = {row["how"]: row["why_not"] for row in said.json["tried"]}
+        assert ways == {"closed form": "", "from scratch": ""}
+
+
+def test_two_images_a_class_and_no_time_still_give_a_model(run, tmp_path):
+    few = photos(tmp_path / "few", each=2)
+    said = run("fit", few, "--no-released", "--minutes", "0.001", "--json")
+    assert said.code == 0, said.err
+    assert said.json["n"] >= 1
