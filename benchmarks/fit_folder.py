@@ -65,7 +65,7 @@ def main() -> None:
     )
     minutes = (time.perf_counter() - began) / 60
     said = outcome.data
-    chosen = f"{said['network']}: {said['how']}"
+    chosen = f"{said['network']}, {said['how']}"
     ours = {"attempt": f"dovetail fit ({chosen})", "test accuracy": said["value"]}
     rows: list[Row] = [{**ours, "held out": said["held_out"], "seconds": 60 * minutes}]
     print(rows[0], f"{minutes:.1f} minutes", flush=True)

@@ -35,11 +35,10 @@ from dovetail.ranking.candidates import Parts
 from dovetail.ranking.ranker import rank
 from dovetail.ranking.records import Ranked, Ranking
 from dovetail.reuse.fitting_attempts import (
+    BOOSTED,
     PASSES,
-    PERCEPTRON,
     SCRATCH,
     SOLVED,
-    TREES,
     Attempt,
     Done,
     attempt,
@@ -59,6 +58,9 @@ __all__ = ["Fitted", "fit"]
 
 SHARES = {"probe": 0.0, "linearized": 0.05, "finetune": 0.25}
 """Of a probe's mistakes, what a way leaves away: the mean over ``reproduce/real_adaptation.py``."""
+
+PEER = Attempt("trees", BOOSTED)
+"""What every model of a table is held against."""
 
 MOST = 3
 """Networks that are adapted in one way, at most."""
@@ -215,15 +217,12 @@ class _Search:
 
     def _from_nothing(self) -> list[Attempt]:
         """Models that need no other network; the quickest first, and always one."""
-        if len(self.task.input_shape) == 1:
-            ways = (
-                [SOLVED, TREES, PERCEPTRON]
-                if self.task.outputs == 1 or (self.task.kind == "classes")
-                else [SOLVED, PERCEPTRON]
-            )
-        else:
-            ways = [SOLVED, SCRATCH]
-        return [Attempt(way, way) for way in ways]
+        if len(self.task.input_shape) == 3:
+            return [Attempt("filters and a perceptron", SOLVED), Attempt("small network", SCRATCH)]
+        ways = [Attempt("perceptron", SOLVED), Attempt("perceptron", SCRATCH)]
+        if self.task.kind == "classes" or self.task.outputs == 1:
+            ways.insert(1, PEER)
+        return ways
 
     def _try(self, what: Attempt, step: Tick) -> None:
         seconds = self._seconds_of(what)
@@ -296,7 +295,7 @@ class _Search:
     def _seconds_of(self, what: Attempt) -> float:
         """About how long an attempt takes, its folds and its validation included."""
         n = self.open.size("train")
-        if what.how in (SCRATCH, PERCEPTRON):
+        if what.how == SCRATCH:
             net, epochs = small_network(self.open, self.seed)
             return (self.folds + 1) * epochs * 3 * n * multiply_adds(net) / SPEED
         if what.how not in PASSES:
@@ -400,7 +399,7 @@ class _Search:
 
     def facts(self, chosen: Done) -> dict[str, Any]:
         """What the record says of the search."""
-        held_out, trees = self._held_out(chosen), self.done.get(Attempt(TREES, TREES))
+        held_out, trees = self._held_out(chosen), self.done.get(PEER)
         late = [what for what, why in self.failed.items() if why == "no time was left"]
         notes = list(self.notes) + [f"{note}." for note in self.task.notes]
         if late or (self.ranking is not None and self._left_for_time()):

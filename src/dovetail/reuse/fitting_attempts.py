@@ -51,10 +51,9 @@ __all__ = [
     "keep",
     "kept_attempt",
     "labels_by_name",
-    "PERCEPTRON",
+    "BOOSTED",
     "SCRATCH",
     "SOLVED",
-    "TREES",
     "outputs_for",
     "sealed",
     "small_network",
@@ -65,7 +64,7 @@ PASSES = {"probe": 1.0, "linearized": 6.0, "finetune": 24.0}
 
 Fine-tuning takes eight passes forwards and, twice as long each, backwards."""
 
-SCRATCH, PERCEPTRON, SOLVED, TREES = "from scratch", "perceptron", "closed form", "boosted trees"
+SCRATCH, SOLVED, BOOSTED = "from scratch", "closed form", "boosting"
 SIDE, LEAST_SIDE = 32, 8
 """Of images that small networks begin with: larger ones are averaged."""
 EPOCHS, STEPS, BATCH = 30, 600, 64
@@ -81,7 +80,7 @@ class Attempt:
     """A network, and how it becomes a model for the task.
 
     >>> Attempt("efficientnet-lite0, 96 px", "probe").name
-    'efficientnet-lite0, 96 px: probe'
+    'efficientnet-lite0, 96 px, probe'
     """
 
     network: str
@@ -90,7 +89,7 @@ class Attempt:
     @property
     def name(self) -> str:
         """Both in one line."""
-        return self.network if self.how == self.network else f"{self.network}: {self.how}"
+        return f"{self.network}, {self.how}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,9 +193,9 @@ def _in_folds(
 def _make(what: Attempt, task: Task, network: Part | None, *, folds: int, seed: int) -> Part:
     if what.how == SOLVED:
         return _solved(task, seed)
-    if what.how == TREES:
+    if what.how == BOOSTED:
         return boost(task, seed=seed).part
-    if what.how in (SCRATCH, PERCEPTRON):
+    if what.how == SCRATCH:
         return _trained(task, seed)
     assert network is not None
     estimator = estimator_for(what.how, network, task.kind, Choices(), seed=seed)

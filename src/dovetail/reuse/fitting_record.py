@@ -50,7 +50,7 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
     ...     value=0.912, low=0.89, high=0.93, n=600, held_out=0.9, rows=300, seconds=300.0,
     ... )
     >>> record.summary
-    'efficientnet-lite0, 96 px: finetune. Test accuracy 91.2% (90% interval 89.0% to 93.0%, ...).'
+    'efficientnet-lite0, 96 px, finetune: test accuracy 91.2% (90% interval 89.0% to 93.0%, ...).'
     """
 
     task: str
@@ -82,14 +82,14 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
     @property
     def chosen(self) -> str:
         """The network and the way in one line."""
-        return self.network if self.how == self.network else f"{self.network}: {self.how}"
+        return f"{self.network}, {self.how}"
 
     @property
     def summary(self) -> str:
         """The verdict, from the numbers."""
         name = "accuracy" if self.measure == "accuracy" else "R²"
         return (
-            f"{self.chosen}. Test {name} {self.value:.1%} ({self.confidence:.0%} interval "
+            f"{self.chosen}: test {name} {self.value:.1%} ({self.confidence:.0%} interval "
             f"{self.low:.1%} to {self.high:.1%}, {self.n} examples)."
         )
 
@@ -125,7 +125,7 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
     def _beside_boosting(self) -> str:
         if self.peer is None or self.held_out is None:
             return ""
-        if self.how == "boosted trees":
+        if self.how == "boosting":
             return "Gradient boosting was best here, and it is what you get."
         gain = 100 * (self.held_out - self.peer)
         return f"Gradient boosting reached {self.peer:.1%} on the same labels ({gain:+.1f} points)."
