@@ -131,7 +131,7 @@ def demo(
 
     tell(_heading("11. All of it, in one call: from data to a model in use"))
     rest = only_classes(digits, [each for each in digits.classes if each not in low.classes])
-    model = fit_task(rest, parts=parts, released=False, minutes=1, seed=seed, show=False)
+    model = fit_task(rest, parts=parts, released=False, minutes=0.25, seed=seed, show=False)
     model.part.save_pretrained(folder / "model", overwrite=True)
     tell((Text(model.record.summary), Text(model.record.how_chosen), _tried(model.record)))
 
