@@ -30,7 +30,8 @@ def name_of(check):
 
 
 def run(estimator, check):
-    if isinstance(estimator, LinearizedClassifier) and name_of(check) == TOO_FINE:
+    linearized = isinstance(estimator, LinearizedClassifier | LinearizedRegressor)
+    if linearized and name_of(check) == TOO_FINE:
         pytest.skip("test_sample_weights.py asks for it, with the digits of float32")
     check(estimator)
 

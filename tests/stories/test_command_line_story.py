@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cli.console import call, spawn
 
+from dovetail.parts.part import from_pretrained
 from dovetail.tasks.load import load_task
 
 
@@ -106,6 +107,9 @@ def test_the_demo(toured):
     assert data["fitted"]["apart"][0][1] == known["low", "inverted"]["accuracy"]["batch"]
     assert data["packed"]["before"]["accuracy"] == data["accuracy"]["low"]
     assert data["packed"]["size"] < data["packed"]["full"] / 2
+    model = from_pretrained(folder / "tour" / "model", verify=True)
+    assert model.contract.classes == tuple(said.json["model"]["classes"])
+    assert model.origin.measured["test accuracy"] == said.json["model"]["value"]
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ from dovetail.reuse.packing import pack_part
 from dovetail.settings.common import Common
 from dovetail.settings.show import Demo
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.derive import inverted, only_classes, rotated
+from dovetail.tasks.derive import few, inverted, only_classes, rotated
 from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
@@ -130,7 +130,8 @@ def demo(
     tell(solved.view(accuracy["low"], _seconds(trainings[0])))
 
     tell(_heading("11. All of it, in one call: from data to a model in use"))
-    rest = only_classes(digits, [each for each in digits.classes if each not in low.classes])
+    unseen = only_classes(digits, [each for each in digits.classes if each not in low.classes])
+    rest = few(unseen, 10, seed=seed)
     model = fit_task(rest, parts=parts, released=False, minutes=1, seed=seed, show=False)
     model.part.save_pretrained(folder / "model", overwrite=True)
     tell((Text(model.record.summary), Text(model.record.how_chosen), _tried(model.record)))
