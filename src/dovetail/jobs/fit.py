@@ -52,9 +52,10 @@ def fit(
     kept = folder.absolute().parent / RUNS / f"{key_of(facts)}.fit"
     fitted = fit_task(task, parts=candidates, seed=frame.seed, kept=kept, **options)
     record = fitted.record
-    fitted.part.save_pretrained(folder, overwrite=overwrite)
     records = [record] + ([] if fitted.ranking is None else [fitted.ranking])
     write_report(records, page, title=record.title, subtitle=record.summary)
+    # Last: where the model is, nothing is left to do.
+    fitted.part.save_pretrained(folder, overwrite=overwrite)
     shutil.rmtree(kept, ignore_errors=True)
     with suppress(OSError):  # other runs may be unfinished
         kept.parent.rmdir()

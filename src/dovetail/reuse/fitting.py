@@ -62,6 +62,8 @@ SHARES = {"probe": 0.0, "linearized": 0.05, "finetune": 0.25}
 PEER = Attempt("trees", BOOSTED)
 """What every model of a table is held against."""
 
+SMALL = Attempt("small network", SCRATCH)
+
 MOST = 3
 """Networks that are adapted in one way, at most."""
 LEAST_GAIN = 0.002
@@ -207,6 +209,8 @@ class _Search:
                 self._take_stock(step)
                 while (what := self._next()) is not None:
                     self._try(what, step)
+                if len(self.task.input_shape) == 3:
+                    self._try(SMALL, step)
         except KeyboardInterrupt:
             if not self.done:
                 raise KeyboardInterrupt("no model was finished; the same command goes on") from None
@@ -216,9 +220,14 @@ class _Search:
             raise TaskError(f"no model could be fitted to {self.task.name!r}: {why}")
 
     def _from_nothing(self) -> list[Attempt]:
-        """Models that need no other network; the quickest first, and always one."""
+        """Models that need no other network; the quickest first, and always one.
+
+        To train a network on images from the start takes longer than to adapt one, and does worse
+        with few of them: where there are others it waits until they had their turn.
+        """
         if len(self.task.input_shape) == 3:
-            return [Attempt("filters and a perceptron", SOLVED), Attempt("small network", SCRATCH)]
+            quick = [Attempt("filters and a perceptron", SOLVED)]
+            return quick if self.candidates else [*quick, SMALL]
         ways = [Attempt("perceptron", SOLVED), Attempt("perceptron", SCRATCH)]
         if self.task.kind == "classes" or self.task.outputs == 1:
             ways.insert(1, PEER)
@@ -264,7 +273,14 @@ class _Search:
             if isinstance(found, Ranking):
                 return found
         try:
-            ranking = rank(self.candidates, self.open, seed=self.seed, permutations=0, show=False)
+            ranking = rank(
+                self.candidates,
+                self.open,
+                anytime=True,
+                seconds=RANKING_SHARE * self.seconds,
+                seed=self.seed,
+                permutations=0,
+            )
         except TaskError as error:
             self.notes.append(f"No network could be ranked: {first_line(error)}")
             return None

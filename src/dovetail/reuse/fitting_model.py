@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dovetail.parts.heads import with_temperature
 from dovetail.parts.part import Part
 from dovetail.reuse.fitting_attempts import Done, outputs_for
 from dovetail.reuse.fitting_record import ClassScore, Fitting
+from dovetail.reuse.pack_agreement import ExpectedPoints
 from dovetail.reuse.packing import pack_part
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.task import Task
@@ -52,19 +54,33 @@ def calibrated(chosen: Done, task: Task) -> tuple[Part, float | None]:
 
 
 def packed(part: Part, task: Task, points: float) -> tuple[Part, int]:
-    """The smallest of a few packings that costs no more than it may on validation; its bytes."""
-    rows = task.indices("validation")
-    if points == 0 or not len(rows):
+    """The smallest of a few packings that costs no more than it may on validation; its bytes.
+
+    Of classes it is what packing is *expected* to cost (:mod:`dovetail.reuse.pack_agreement`):
+    half a point cannot be counted on a hundred examples.
+    """
+    if points == 0 or not task.size("validation"):
         return part, plain_bytes(part)
-    targets = task.targets[rows]
-    name = "accuracy" if task.kind == "classes" else "r2"
-    before = measure(outputs_for(part, task, rows), targets, task)[name]
+    lost = _lost_points(part, task)
     for extra_bits in PACKINGS:
         smaller = pack_part(part, extra_bits=extra_bits)
-        after = measure(outputs_for(smaller.part, task, rows), targets, task)[name]
-        if 100 * (before - after) <= points:
+        if lost(smaller.part) <= points:
             return smaller.part, smaller.record.size
     return part, plain_bytes(part)
+
+
+def _lost_points(part: Part, task: Task) -> Callable[[Part], float]:
+    """How many points other weights cost on the validation split; of numbers, hundredths of R²."""
+    if task.kind == "classes":
+        expected = ExpectedPoints(part, task)
+        return lambda other: float((expected(other.module.state_dict()) - expected.given).mean())
+    rows = task.indices("validation")
+
+    def r2(one: Part) -> float:
+        return measure(outputs_for(one, task, rows), task.targets[rows], task)["r2"]
+
+    before = r2(part)
+    return lambda other: 100 * (before - r2(other))
 
 
 def plain_bytes(part: Part) -> int:
