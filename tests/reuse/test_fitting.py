@@ -187,6 +187,15 @@ def test_without_a_second_to_spare_there_is_still_a_model(shapes):
     assert any("no time" in note for note in record.notes)
 
 
+def test_with_one_label_a_class_there_is_a_model_and_a_word_why_no_other(shapes, network):
+    order = {"train": [0, 1], "validation": [], "test": list(range(2, 120))}
+    one = dt.Task(shapes.inputs, shapes.targets, classes=shapes.classes, split=order, name="one")
+    found = fitting.fit(one, parts={"bars": network}, **QUICK)
+    assert found.record.held_out is None
+    assert any("one example" in note for note in found.record.notes)
+    assert "no labels to hold out" in found.record.how_chosen
+
+
 # Again, and after an interruption -----------------------------------------------------------------
 
 

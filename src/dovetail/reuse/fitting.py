@@ -304,6 +304,16 @@ class _Search:
         place = self._place(network)
         return float(place.plain if place.plain is not None else place.score)
 
+    def _probed(self, network: str) -> float:
+        """What its probe reached on labels held out; until there is one, what is expected of it.
+
+        Ways are compared on the same labels then, and luck with these is no gain.
+        """
+        probe = self.done.get(Attempt(network, "probe"))
+        if probe is None or not len(probe.rows):
+            return self._expected(network)
+        return self._held_out(probe)
+
     def _place(self, network: str) -> Ranked:
         assert self.ranking is not None
         return next(place for place in self.ranking.places if place.part == network)
@@ -362,8 +372,8 @@ class _Search:
                 continue
             if not self._has_time(self._seconds_of(what)):
                 continue
-            expected = self._expected(place.part)
-            found.append((what, expected + share * (1 - expected)))
+            probed = self._probed(place.part)
+            found.append((what, probed + share * (1 - probed)))
         return sorted(found, key=lambda one: -one[1])
 
     def _share(self, how: str) -> float:
@@ -438,10 +448,10 @@ class _Search:
         for how in PASSES:
             for place in self.ranking.places:
                 what, share = Attempt(place.part, how), self._share(how)
-                expected = self._expected(place.part)
+                probed = self._probed(place.part)
                 if (
                     what not in self.done
-                    and expected + share * (1 - expected) - best >= LEAST_GAIN
+                    and probed + share * (1 - probed) - best >= LEAST_GAIN
                     and not self._has_time(self._seconds_of(what))
                 ):
                     return True
