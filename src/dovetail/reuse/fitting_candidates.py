@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
+from dovetail.adapt.around import products
 from dovetail.core.errors import DovetailError
 from dovetail.parts.cutting import cut
 from dovetail.parts.foreign.adopting import adopt
@@ -100,22 +101,4 @@ def multiply_adds(part: Part) -> float:
     56.0
     """
     shape = part.contract.takes[0].shape or ()
-    example = torch.zeros(1, *(axis or 1 for axis in shape))
-    counts: list[float] = []
-
-    def count(module: nn.Module, _: object, output: torch.Tensor) -> None:
-        weight = module.weight
-        assert isinstance(weight, torch.Tensor)
-        counts.append(output.numel() * weight[0].numel())
-
-    layers = [m for m in part.module.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    training = part.module.training
-    try:
-        with torch.no_grad():
-            part.module.eval()(example)
-    finally:
-        part.module.train(training)
-        for hook in hooks:
-            hook.remove()
-    return float(sum(counts))
+    return float(products(part, torch.zeros(1, *(axis or 1 for axis in shape)))[1])
