@@ -257,9 +257,8 @@ class _Search:
         step(words, percent[1] - percent[0])
 
     def _has_time(self, seconds: float) -> bool:
-        usable = (1 - LAST_SHARE) * self.seconds
-        real = time.perf_counter() - self.began
-        return self.spent + seconds <= usable and real + seconds <= max(usable, 2 * seconds)
+        passed = time.perf_counter() - self.began
+        return max(self.spent, passed) + seconds <= (1 - LAST_SHARE) * self.seconds
 
     # What the networks are worth ------------------------------------------------------------------
 
