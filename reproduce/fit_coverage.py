@@ -1,6 +1,6 @@
 """Does the interval that ``dt.fit`` reports hold what the model really reaches?
 
-Small folders' worth of images: 48 draws of 150 images, of MNIST and Fashion-MNIST by turns,
+Small folders' worth of images: 24 draws of 150 images, of MNIST and Fashion-MNIST by turns,
 8 x 8 pixels, ten classes, so that a test split has some 30 images.  ``dt.fit`` without
 released networks; its 90 % interval beside the accuracy of the very same part on 5000 images that
 no draw has seen.
@@ -25,7 +25,7 @@ LOW, HIGH = 0.85, 0.97
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=48)
+    parser.add_argument("--draws", type=int, default=24)
     parser.add_argument("--images", type=int, default=150)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("reproduce/results/fit_coverage.json"))
