@@ -139,3 +139,16 @@ def test_only_what_gives_a_number_a_class_predicts(part, images):
 def test_what_is_printed_is_short(part, images):
     assert repr(predict(part, images)).endswith(", ...)")
     assert repr(predict(part, images[:2])).count(",") == 1
+
+
+def test_a_part_for_numbers_gives_numbers_also_for_a_table(tmp_path):
+    part = adopt(nn.Linear(2, 1), example=torch.rand(1, 2))
+    part = part.changed(contract=replace(part.contract, kind="regression"))
+    rows = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]])
+    said = predict(part, rows)
+    torch.testing.assert_close(said.values, part.module(rows).double())
+    assert len(said) == 3 and said.unlike is None
+    np.save(tmp_path / "rows.npy", rows.numpy())
+    from_file = predict(part, tmp_path / "rows.npy")
+    assert from_file.names == (0, 1, 2)
+    torch.testing.assert_close(from_file.values, said.values)

@@ -1,8 +1,9 @@
-"""What a part says of new inputs, in class names."""
+"""What a part says of new inputs: in class names, or in numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from dovetail.parts.contract import Preprocess, shown_shape
 from dovetail.parts.familiar import seen_by
 from dovetail.parts.part import Part, as_part
 
-__all__ = ["Predictions", "predict", "predictions_of", "run_and_compare"]
+__all__ = ["Numbers", "Predictions", "predict", "predictions_of", "run_and_compare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,17 @@ class Predictions:
             for row, shares in zip(places.tolist(), values.tolist(), strict=True)
         )
 
+    @classmethod
+    def joined(cls, batches: Sequence[Predictions]) -> Predictions:
+        """Those of several batches of one part, in a row."""
+        return cls(
+            tuple(label for each in batches for label in each.labels),
+            torch.cat([each.probabilities for each in batches]),
+            batches[0].classes,
+            _all_unlike(batches),
+            _all_names(batches),
+        )
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -65,46 +77,76 @@ class Predictions:
         return f"Predictions({shown}{', ...' if len(self) > 5 else ''})"
 
 
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """What a part for numbers gives, ``[n, o]``; ``unlike`` and ``names`` as of `Predictions`.
+
+    >>> Numbers(torch.tensor([[0.5], [2.0]]))
+    Numbers(0.5, 2)
+    """
+
+    values: Tensor
+    unlike: Tensor | None = None
+    names: tuple[str | int, ...] | None = None
+
+    @classmethod
+    def joined(cls, batches: Sequence[Numbers]) -> Numbers:
+        """Those of several batches of one part, in a row."""
+        values = torch.cat([each.values for each in batches])
+        return cls(values, _all_unlike(batches), _all_names(batches))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(" ".join(f"{v:.4g}" for v in row) for row in self.values[:5].tolist())
+        return f"Numbers({shown}{', ...' if len(self) > 5 else ''})"
+
+
 def predict(
     part: Part | nn.Module, inputs: Any, *, batch_size: int = 512, skip_bad: bool = False
-) -> Predictions:
+) -> Predictions | Numbers:
     """Class names and probabilities for raw inputs: an array ``[n, ...]``, or a single input.
 
     Or files, one or several in a list: images, folders of images, tables without their target,
     ``.npy`` and ``.npz``; with ``skip_bad`` those that cannot be read are left out, and ``names``
-    has the others.  A part for several labels names all that are more probable than not.
+    has the others.  A part for several labels names all that are more probable than not; of a part
+    for numbers the answer is :class:`Numbers`.
 
     >>> from dovetail.parts.part import build
     >>> predict(build("mlp", classes=2), torch.rand(1, 8, 8)).classes
     ('0', '1')
     """
     part = as_part(part)
-    if part.contract.kind == "regression":
-        raise ContractError(
-            f"{part.described!r} gives numbers, not classes; call it, or use dt.evaluate"
-        )
     paths = as_paths(inputs)
     if paths is None:
-        return predictions_of(part, *run_and_compare(part, inputs, batch_size=batch_size))
-    found = [
-        (
-            batch.names,
-            predictions_of(part, *run_and_compare(part, batch.inputs, batch_size=batch_size)),
+        return _said_of(part, *run_and_compare(part, inputs, batch_size=batch_size))
+    batches = [
+        replace(
+            _said_of(part, *run_and_compare(part, batch.inputs, batch_size=batch_size)),
+            names=tuple(batch.names),
         )
         for batch in open_inputs(part, paths, skip_bad=skip_bad).batches()
         if len(batch.inputs)
     ]
-    if not found:
+    if not batches:
         raise TaskError(f"{paths[0]}: there are no inputs to run")
-    each = [said for _, said in found]
-    unlike = [said.unlike for said in each if said.unlike is not None]
-    return Predictions(
-        tuple(label for said in each for label in said.labels),
-        torch.cat([said.probabilities for said in each]),
-        each[0].classes,
-        torch.cat(unlike) if unlike else None,
-        tuple(name for names, _ in found for name in names),
-    )
+    return type(batches[0]).joined(batches)  # type: ignore[arg-type]
+
+
+def _said_of(part: Part, outputs: Tensor, unlike: Tensor | None) -> Predictions | Numbers:
+    if part.contract.kind == "regression":
+        return Numbers(outputs.double().flatten(1), unlike)
+    return predictions_of(part, outputs, unlike)
+
+
+def _all_unlike(batches: Sequence[Predictions | Numbers]) -> Tensor | None:
+    scores = [each.unlike for each in batches if each.unlike is not None]
+    return torch.cat(scores) if scores else None
+
+
+def _all_names(batches: Sequence[Predictions | Numbers]) -> tuple[str | int, ...]:
+    return tuple(name for each in batches for name in each.names or ())
 
 
 def run_and_compare(
