@@ -21,7 +21,7 @@ from dovetail.core.errors import ContractError, SettingsError, argument
 from dovetail.core.seeds import seeded
 from dovetail.linalg.parameters import refuse_lazy
 from dovetail.measure.estimator_inputs import as_inputs
-from dovetail.measure.features import Pooling, pooled
+from dovetail.measure.features import Pooling, feature_rows
 from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.contract import Contract, Port, Preprocess
 from dovetail.parts.cutting import CutPoint, cut
@@ -159,13 +159,13 @@ class Front:
         """Features ``[n, d]``, float64."""
         if self.part is None:
             return as_float(raw).double().flatten(1)
-        found = outputs_of(self.part, raw, each=lambda output: pooled(output, self.pooling))
-        if not bool(found.isfinite().all()):
+        rows = feature_rows(self.part, raw, self.pooling)
+        if not bool(rows.isfinite().all()):
             raise ContractError(
                 f"{self.part.described!r} gives NaN or infinite features for these inputs; "
                 "look at its weights and at the scale of the inputs"
             )
-        return found.double()
+        return rows.double()
 
     def prepared(self, raw: Tensor) -> Tensor:
         """Raw inputs as the network takes them, where it has its weights."""

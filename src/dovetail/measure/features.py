@@ -17,12 +17,13 @@ from dovetail.core.errors import ContractError, SettingsError
 from dovetail.core.files import write_whole
 from dovetail.core.plain import dumps
 from dovetail.measure.forward import outputs_of, refuse_other_inputs
+from dovetail.measure.remembered import rows_once
 from dovetail.parts.cutting import cut
 from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Features", "Pooling", "features", "features_along", "pooled"]
+__all__ = ["Features", "Pooling", "feature_rows", "features", "features_along", "pooled"]
 
 Pooling = Literal["average", "flatten"]
 
@@ -72,12 +73,26 @@ def features(
         file = Path(cache) / f"{_key(part, task, settings)}.safetensors"
         if (kept := _read(file, len(inputs))) is not None:
             return Features(kept, targets, settings)
-    values = outputs_of(
-        part, inputs, batch_size=batch_size, each=lambda output: pooled(output, pooling)
-    )
+    values = feature_rows(part, inputs, pooling, batch_size=batch_size)
     if file is not None:
         write_whole(file, save({"features": values.contiguous()}))
     return Features(values, targets, settings)
+
+
+def feature_rows(
+    part: Part, inputs: Tensor, pooling: Pooling = "average", *, batch_size: int = 512
+) -> Tensor:
+    """What a part gives for raw inputs ``[n, ...]``, as rows ``[n, d]``.
+
+    Within :func:`~dovetail.measure.remembered.remembering`, rows that are known are not computed.
+    """
+
+    def run(some: Tensor) -> Tensor:
+        return outputs_of(
+            part, some, batch_size=batch_size, each=lambda output: pooled(output, pooling)
+        )
+
+    return rows_once(part, pooling, inputs, run)
 
 
 def pooled(output: Tensor, pooling: Pooling) -> Tensor:

@@ -30,6 +30,7 @@ from dovetail.core.words import listed
 from dovetail.measure.evaluate import need_test, with_measures
 from dovetail.measure.familiar import knowing
 from dovetail.measure.intervals import paired_difference
+from dovetail.measure.remembered import RememberedRows, remembering
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Parts
 from dovetail.ranking.ranker import rank
@@ -71,8 +72,10 @@ LEAST_GAIN = 0.002
 """What an attempt must promise."""
 MOST_LINEARISED = 100_000
 """Labels times classes: beyond, inference in the linearised network is slower than training it."""
-RANKING_SHARE, LAST_SHARE = 0.3, 0.15
-"""Of the time: for the ranking at most; and kept for packing and measuring."""
+RANKING_SHARE, LAST_SHARE = 0.3, 0.1
+"""Of the time: for the ranking at most; and kept at least for packing and measuring."""
+PACKED_PASSES = 5
+"""Over the validation split, to pack a model and to know what its inputs look like."""
 SPEED = 1e10
 """Multiply-adds a second of a small network in training, to plan by."""
 
@@ -195,6 +198,7 @@ class _Search:
         self.done: dict[Attempt, Done] = {}
         self.failed: dict[Attempt, str] = {}
         self.ranking: Ranking | None = None
+        self.remembered = RememberedRows()
         self.notes: list[str] = []
         self._work: dict[str, float] = {}
 
@@ -236,14 +240,15 @@ class _Search:
 
     def _try(self, what: Attempt, step: Tick) -> None:
         seconds = self._seconds_of(what)
-        if self.done and not self._has_time(seconds):
+        if self.done and not self._has_time(what):
             self.failed[what] = "no time was left"
             return
         done = kept_attempt(what, self.kept, self.open)
         if done is None:
             network = self.candidates[what.network] if what.how in PASSES else None
             try:
-                done = attempt(what, self.open, network, folds=self.folds, seed=self.seed)
+                with remembering(self.remembered):
+                    done = attempt(what, self.open, network, folds=self.folds, seed=self.seed)
             except DovetailError as error:
                 self.failed[what] = first_line(error)
                 return
@@ -257,9 +262,14 @@ class _Search:
         percent = [int(100 * min(spent / self.seconds, 1)) for spent in (before, self.spent)]
         step(words, percent[1] - percent[0])
 
-    def _has_time(self, seconds: float) -> bool:
+    def _has_time(self, what: Attempt) -> bool:
+        """Whether it would be done in time, packed and measured if it is the best."""
         passed = time.perf_counter() - self.began
-        return max(self.spent, passed) + seconds <= (1 - LAST_SHARE) * self.seconds
+        last = LAST_SHARE * self.seconds
+        if what.how in PASSES:
+            rows = self.open.size("train") + PACKED_PASSES * self.open.size("validation")
+            last = max(last, self._each(what.network) * (rows + self.task.size("test")))
+        return max(self.spent, passed) + self._seconds_of(what) + last <= self.seconds
 
     # What the networks are worth ------------------------------------------------------------------
 
@@ -267,24 +277,28 @@ class _Search:
         file = None if self.kept is None else self.kept / "ranking.json"
         if file is not None and file.is_file():
             try:
-                found = load_record(file)
+                ranking = load_record(file)
             except DovetailError:
-                found = None
-            if isinstance(found, Ranking):
-                return found
+                ranking = None
+            if isinstance(ranking, Ranking):
+                self.remembered = RememberedRows.load(file.with_name("features.safetensors"))
+                return ranking
         try:
-            ranking = rank(
-                self.candidates,
-                self.open,
-                anytime=True,
-                seconds=RANKING_SHARE * self.seconds,
-                seed=self.seed,
-                permutations=0,
-            )
+            with remembering(self.remembered):
+                ranking = rank(
+                    self.candidates,
+                    self.open,
+                    anytime=True,
+                    seconds=RANKING_SHARE * self.seconds,
+                    seed=self.seed,
+                    permutations=0,
+                )
         except TaskError as error:
             self.notes.append(f"No network could be ranked: {first_line(error)}")
             return None
+        self.remembered.learning = False
         if file is not None:
+            self.remembered.save(file.with_name("features.safetensors"))
             write_whole(file, ranking.to_json())
         return ranking
 
@@ -327,10 +341,16 @@ class _Search:
         if what.how not in PASSES:
             return 1e-4 * n
         assert self.ranking is not None
-        place = self._place(what.network)
-        each = place.seconds / max(place.seen or self.ranking.n, 1)
-        rows = n * self._passes(what.how) + self.open.size("validation")
-        return (self.folds + 1) * each * rows
+        seen = self._place(what.network).seen or self.ranking.n
+        fitted = n * (self._passes(what.how) - 1) + max(n - seen, 0)  # others are remembered
+        judged = self.open.size("validation") + (n if self.folds else 0)
+        return self._each(what.network) * ((self.folds + 1) * fitted + judged)
+
+    def _each(self, network: str) -> float:
+        """Seconds an example, as the ranking saw it."""
+        assert self.ranking is not None
+        place = self._place(network)
+        return place.seconds / max(place.seen or self.ranking.n, 1)
 
     def _passes(self, how: str) -> float:
         few = self.open.size("train") <= 300 and self.task.kind == "classes"
@@ -370,7 +390,7 @@ class _Search:
             what = Attempt(place.part, how)
             if what in self.done or what in self.failed:
                 continue
-            if not self._has_time(self._seconds_of(what)):
+            if not self._has_time(what):
                 continue
             probed = self._probed(place.part)
             found.append((what, probed + share * (1 - probed)))
@@ -452,7 +472,7 @@ class _Search:
                 if (
                     what not in self.done
                     and probed + share * (1 - probed) - best >= LEAST_GAIN
-                    and not self._has_time(self._seconds_of(what))
+                    and not self._has_time(what)
                 ):
                     return True
         return False
