@@ -13,6 +13,7 @@ from dovetail.core.errors import DovetailError, SettingsError, TaskError
 from dovetail.measure.calibration import nll
 from dovetail.measure.forward import outputs_of
 from dovetail.parts.contract import Contract, Port
+from dovetail.parts.cutting import cut
 from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import build
 from dovetail.tasks.derive import few, only_classes
@@ -267,3 +268,31 @@ def test_a_network_trained_on_imagenet_is_above_its_probe():
         (before.argmax(1) == wanted).double().mean()
     )
     assert nll(said, wanted) < nll(before, wanted)
+
+
+def test_layers_below_a_point_stay_as_they_are_and_the_rest_learns_as_if_it_were_alone(lenet):
+    part, task = lenet
+    task = few(task, 10, seed=0)
+    x, y = task.subset("train")
+    lower, upper = cut(part, at="conv2")
+    one = FineTuned(part, frozen="conv2", steps=30, folds=0, random_state=0).fit(x, y.numpy())
+    alone = FineTuned(upper, steps=30, folds=0, random_state=0).fit(outputs_of(lower, x), y.numpy())
+    before, after = part.module.state_dict(), one.to_part().module.state_dict()
+    kept = [name for name in after if name.startswith("0.")]
+    assert len(kept) == len(lower.module.state_dict()) > 0
+    assert all(torch.equal(after[name], before[name.removeprefix("0.")]) for name in kept)
+    assert one.chosen_ == alone.chosen_ == "fine-tuned"
+    test = task.subset("test")[0]
+    assert torch.equal(one.logits(test), alone.logits(outputs_of(lower, test)))
+
+
+def test_what_cannot_be_frozen_is_refused(blobs, lenet, monkeypatch):
+    part, task = lenet
+    x, y = task.subset("train")
+    with pytest.raises(DovetailError, match="conv9"):
+        FineTuned(part, frozen="conv9").fit(x, y.numpy())
+    with pytest.raises(SettingsError, match="frozen is for classes"):
+        FineTuned(part, kind="regression", frozen="conv1").fit(x, y.numpy())
+    monkeypatch.setattr("dovetail.adapt.finetuned.MOST_FROZEN_BYTES", 1000)
+    with pytest.raises(SettingsError, match="GiB of memory; name a later point"):
+        FineTuned(part, frozen="conv1").fit(x, y.numpy())

@@ -147,7 +147,8 @@ def test_a_part_for_numbers_gives_numbers_also_for_a_table(tmp_path):
     rows = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]])
     said = predict(part, rows)
     torch.testing.assert_close(said.values, part.module(rows).double())
-    assert len(said) == 3 and said.unlike is None
+    assert len(said) == 3
+    assert said.unlike is None
     np.save(tmp_path / "rows.npy", rows.numpy())
     from_file = predict(part, tmp_path / "rows.npy")
     assert from_file.names == (0, 1, 2)

@@ -40,7 +40,8 @@ def test_rows_are_those_that_would_be_computed_in_any_order_and_with_repeats(par
         rows = rows_once(part, "sum", wanted, run)
         again = rows_once(part, "sum", wanted, run)
     assert run.asked == [3, 2]  # only the fifth and the last were new, and then none
-    assert torch.equal(rows, Counted()(wanted)) and torch.equal(again, rows)
+    assert torch.equal(rows, Counted()(wanted))
+    assert torch.equal(again, rows)
 
 
 def test_other_weights_ways_types_and_shapes_are_other_rows(part, inputs):

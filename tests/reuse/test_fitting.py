@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 
 import dovetail as dt
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.reuse import fitting, fitting_attempts, fitting_model
+from dovetail.reuse import fitting, fitting_attempts, fitting_model, fitting_search
 from dovetail.reuse.fitting_attempts import (
     Attempt,
     _in_folds,
@@ -32,7 +32,7 @@ def _short(monkeypatch):
     """Two folds and two epochs: what is tested is the order of things, not how good they are."""
     for name, value in {"FOLDS": 2, "EPOCHS": 2, "STEPS": 2}.items():
         monkeypatch.setattr(fitting_attempts, name, value)
-    monkeypatch.setattr(fitting, "MOST", 1)
+    monkeypatch.setattr(fitting_search, "MOST", 1)
     for how in ("linearized", "finetune"):
         monkeypatch.delitem(fitting_attempts.PASSES, how)
 
@@ -73,7 +73,7 @@ def counted(monkeypatch, stop_after=None):
         made.append(what.name)
         return attempt(what, *args, **settings)
 
-    monkeypatch.setattr(fitting, "attempt", counting)
+    monkeypatch.setattr(fitting_search, "attempt", counting)
     return made
 
 
@@ -87,7 +87,7 @@ def test_no_attempt_ever_sees_the_test_split(wine, monkeypatch):
         seen.append(task)
         return attempt(what, task, *args, **settings)
 
-    monkeypatch.setattr(fitting, "attempt", looking)
+    monkeypatch.setattr(fitting_search, "attempt", looking)
     fitting.fit(wine, **QUICK)
     secret = set(wine.indices("test").tolist())
     for task in seen:
@@ -166,7 +166,7 @@ def test_a_given_part_is_ranked_at_its_cuts_and_adapted(shapes, network, monkeyp
     names = {place.part for place in found.ranking.places}
     assert any(name.startswith("bars at ") for name in names)
     tried = {row.how for row in found.record.tried if row.network in names}
-    assert tried <= {"probe", "linearized", "finetune"}
+    assert tried <= {"probe", "linearized", "upper layers", "finetune"}
     assert tried
     assert len(found.record.per_class) == 2
     wrong = round((1 - found.record.value) * found.record.n)

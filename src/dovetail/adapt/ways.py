@@ -63,6 +63,7 @@ class Choices:
     Attributes:
         params: Which parameters may move, as patterns (not of a probe).
         at: The cut point to take features at.
+        frozen: Of fine-tuning: the cut point up to which nothing moves.
         around: Of the linearised network, for classes: its weights, see
             :class:`~dovetail.adapt.LinearizedClassifier`.
         mean: Of the linearised network: where its prior is centred.
@@ -74,6 +75,7 @@ class Choices:
 
     params: tuple[str, ...] | None = Adapt.params
     at: str | None = Adapt.at
+    frozen: str | None = Adapt.frozen
     around: str = Adapt.around
     mean: str = Adapt.mean
     prior: str = Adapt.prior
@@ -203,7 +205,8 @@ def estimator_for(how: str, part: Part, kind: str, choices: Choices, *, seed: in
     params = None if choices.params is None else list(choices.params)
     classes = kind == "classes"
     if how == "finetune":
-        return FineTuned(part, kind=kind, params=params, at=choices.at, random_state=seed)
+        where: dict[str, Any] = {"at": choices.at, "frozen": choices.frozen}
+        return FineTuned(part, kind=kind, params=params, **where, random_state=seed)
     if how == "probe":
         if classes:
             return Probe(part, at=choices.at, random_state=seed)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dovetail.adapt.ways import Choices, estimator_for
 from dovetail.closed_form.solve import solve
-from dovetail.core.errors import FormatError
+from dovetail.core.errors import CutError, FormatError
 from dovetail.core.folders import (
     Manifest,
     check_sizes,
@@ -38,6 +38,7 @@ from dovetail.measure.evaluate import measure
 from dovetail.measure.forward import outputs_of, prepare, preprocess_for
 from dovetail.parts.contract import Contract, Preprocess
 from dovetail.parts.part import Part, build, from_pretrained
+from dovetail.reuse.fitting_candidates import upper_layers
 from dovetail.tasks.task import Task
 from dovetail.train.boosting import boost
 from dovetail.train.end_to_end import end_to_end
@@ -54,17 +55,22 @@ __all__ = [
     "BOOSTED",
     "SCRATCH",
     "SOLVED",
+    "TUNED",
+    "UPPER",
     "outputs_for",
     "sealed",
     "small_network",
 ]
 
-PASSES = {"probe": 1.0, "linearized": 6.0, "finetune": 24.0}
-"""What ways to adapt a network cost, about, in passes of features over the examples.
-
-Fine-tuning takes eight passes forwards and, twice as long each, backwards."""
-
 SCRATCH, SOLVED, BOOSTED = "from scratch", "closed form", "boosting"
+UPPER = "upper layers"
+"""Fine-tuned from :func:`~dovetail.reuse.fitting_candidates.upper_layers` on; below runs once."""
+
+TUNED = 24.0
+"""Passes of fine-tuning: eight forwards and, twice as long each, backwards."""
+
+PASSES = {"probe": 1.0, "linearized": 6.0, UPPER: TUNED, "finetune": TUNED}
+"""What ways to adapt a network cost, about, in passes over the examples of what they train."""
 SIDE, LEAST_SIDE = 32, 8
 """Of images that small networks begin with: larger ones are averaged."""
 EPOCHS, STEPS, BATCH = 30, 600, 64
@@ -198,9 +204,15 @@ def _make(what: Attempt, task: Task, network: Part | None, *, folds: int, seed: 
     if what.how == SCRATCH:
         return _trained(task, seed)
     assert network is not None
-    estimator = estimator_for(what.how, network, task.kind, Choices(), seed=seed)
+    how, choices = what.how, Choices()
+    if how == UPPER:
+        layers = upper_layers(network)
+        if layers is None:
+            raise CutError(f"{what.network} cannot be cut below its upper layers")
+        how, choices = "finetune", Choices(frozen=layers[0])
+    estimator = estimator_for(how, network, task.kind, choices, seed=seed)
     inputs, labels = labels_by_name(task)
-    if what.how == "finetune" and task.kind == "classes" and folds == 0 and len(labels) > FEW:
+    if how == "finetune" and task.kind == "classes" and folds == 0 and len(labels) > FEW:
         estimator.set_params(folds=0)
     part: Part = estimator.fit(inputs, labels).to_part()
     return part

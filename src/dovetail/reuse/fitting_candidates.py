@@ -18,7 +18,7 @@ from dovetail.parts.part import Part, as_part
 from dovetail.ranking.candidates import Parts, named, points_of
 from dovetail.tasks.task import Task
 
-__all__ = ["Candidates", "candidates_for", "multiply_adds"]
+__all__ = ["Candidates", "candidates_for", "multiply_adds", "upper_layers"]
 
 
 class Candidates(Mapping[str, Part]):
@@ -89,6 +89,32 @@ def _released(sizes: Sequence[int]) -> dict[str, Callable[[], Part]]:
                 name, weights=file, features=True, example=torch.zeros(2, 3, size, size)
             )
     return makers
+
+
+UPPER_SHARE = 1 / 3
+"""Of a network's multiply-adds, what its upper layers take at least."""
+
+
+def upper_layers(part: Part) -> tuple[str, float] | None:
+    """The last point above which a third of the work lies, and the share that lies there.
+
+    None of a network that cannot be cut so.
+
+    >>> from dovetail.parts.part import build
+    >>> point, share = upper_layers(build("resnet8", size=32))
+    >>> point, round(share, 2)
+    ('layer1', 0.59)
+    """
+    try:
+        points, whole = points_of(part), multiply_adds(part)
+    except DovetailError:
+        return None
+    for point in reversed(points):
+        lower, _ = cut(part, at=point)
+        above = 1 - multiply_adds(lower) / max(whole, 1.0)
+        if above >= UPPER_SHARE and len(lower.contract.gives) == 1:
+            return point, above
+    return None
 
 
 def multiply_adds(part: Part) -> float:

@@ -31,6 +31,11 @@ class Adapt(Settings):
     at: str | None = setting(
         None, "cut point to take features at (default: before the head)", metavar="POINT"
     )
+    frozen: str | None = setting(
+        None,
+        "of fine-tuning classes: layers up to this cut point do not move, and run once",
+        metavar="POINT",
+    )
     around: str = setting(
         "auto",
         "weights that classes are linearised around: of a fitted head, again where layers below it "
