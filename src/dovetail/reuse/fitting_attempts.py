@@ -55,7 +55,6 @@ __all__ = [
     "BOOSTED",
     "SCRATCH",
     "SOLVED",
-    "TUNED",
     "UPPER",
     "outputs_for",
     "sealed",
@@ -66,11 +65,11 @@ SCRATCH, SOLVED, BOOSTED = "from scratch", "closed form", "boosting"
 UPPER = "upper layers"
 """Fine-tuned from :func:`~dovetail.reuse.fitting_candidates.upper_layers` on; below runs once."""
 
-TUNED = 24.0
-"""Passes of fine-tuning: eight forwards and, twice as long each, backwards."""
+PASSES = {"probe": 1.0, "linearized": 6.0, UPPER: 18.0, "finetune": 24.0}
+"""What ways to adapt a network cost, about, in passes over the examples of what they train.
 
-PASSES = {"probe": 1.0, "linearized": 6.0, UPPER: TUNED, "finetune": TUNED}
-"""What ways to adapt a network cost, about, in passes over the examples of what they train."""
+Fine-tuning takes eight passes forwards and, twice as long each, backwards.  Upper layers have small
+maps, and take less time than their share of the multiply-adds."""
 SIDE, LEAST_SIDE = 32, 8
 """Of images that small networks begin with: larger ones are averaged."""
 EPOCHS, STEPS, BATCH = 30, 600, 64

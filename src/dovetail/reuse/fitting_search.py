@@ -35,7 +35,6 @@ from dovetail.reuse.fitting_attempts import (
     PASSES,
     SCRATCH,
     SOLVED,
-    TUNED,
     UPPER,
     Attempt,
     Done,
@@ -258,7 +257,7 @@ class Search:
         passes = PASSES[what.how]
         if what.how == UPPER:
             above = self._upper_share(what.network) or 1.0
-            passes = 1 - above + above * TUNED
+            passes = 1 - above + above * passes
         few = self.open.size("train") <= 300 and self.task.kind == "classes"
         return passes * (4 if what.how in (UPPER, "finetune") and few else 1)
 
