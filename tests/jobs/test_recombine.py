@@ -47,7 +47,8 @@ def shelf(halves, tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(halves, digits):
     fronts = {name: front for name, (front, _) in halves.items()}
-    return recombine_parts(fronts, {name: back for name, (_, back) in halves.items()}, digits)
+    heads = {name: back for name, (_, back) in halves.items()}
+    return recombine_parts(fronts, heads, digits)
 
 
 def test_networks_stand_for_their_halves(shelf, expected):
@@ -59,14 +60,16 @@ def test_networks_stand_for_their_halves(shelf, expected):
 
 
 def test_what_was_measured_is_kept_on_the_shelf(shelf, halves, expected):
-    outcome = recombine(["one", "two"], tasks=["digits"], norms=("batch", "stored"), shelf=shelf)
-    assert outcome.view[-1].text == f"8 measurements are kept on the shelf {shelf}."
+    every = ("batch", "stored", "recalibrated")
+    outcome = recombine(["one", "two"], tasks=["digits"], norms=every, shelf=shelf)
+    assert outcome.view[-1].text == f"12 measurements are kept on the shelf {shelf}."
     store = Shelf(shelf)
+    (norms,) = expected.norms
     digests = {name: tuple(part.digest for part in pair) for name, pair in halves.items()}
-    kept = {(fit.front, fit.head): fit for fit in store.fits() if fit.norms == "batch"}
+    kept = {(fit.front, fit.head): fit for fit in store.fits() if fit.norms == norms}
     for pair in expected.pairs:
         fit = kept[digests[pair.front][0], digests[pair.head][1]]
-        assert (fit.accuracy, fit.n, fit.split) == (pair.accuracy["batch"], pair.n, "test")
+        assert (fit.accuracy, fit.n, fit.split) == (pair.accuracy[norms], pair.n, "test")
         assert (fit.task, fit.chance) == ("digits", 0.1)
     assert store.find(fits="two.front")[0].name == "two.head"
 
@@ -110,7 +113,8 @@ def test_names_that_would_be_one_stay_long(shelf):
 
 def test_a_folder_is_a_part_too(shelf, halves, expected, tmp_path):
     folder = halves["one"][0].save_pretrained(tmp_path / "mine")
-    outcome = recombine([str(folder)], heads=["two"], tasks=["digits"], shelf=shelf)
+    how = {"norms": expected.norms, "shelf": shelf}
+    outcome = recombine([str(folder)], heads=["two"], tasks=["digits"], **how)
     assert outcome.records[0].accuracy == {"mine": {"two": expected.accuracy["one"]["two"]}}
     with pytest.raises(ShelfError, match="with heads"):
         recombine([str(folder)], tasks=["digits"], shelf=shelf)

@@ -20,6 +20,7 @@ from dovetail.parts.norms import (
     EXCHANGED,
     NOTHING_STORED,
     ONE_NETWORK,
+    STITCHED,
     STRANGERS,
     TRAINED_SO,
     Chosen,
@@ -126,7 +127,7 @@ def test_a_stitch_imitates_another_front_unless_it_was_trained_for_the_head():
     between = seam_between(front.contract.gives, head.contract.takes)
     weights = torch.eye(channels), torch.zeros(channels)
     solved = stitch_part(between, *weights, Origin("stitch"))
-    assert norms_for(front, solved, head) == Chosen("batch", STRANGERS)
+    assert norms_for(front, solved, head) == Chosen("stored", STITCHED)
     for said in ("stored", "batch"):
         origin = Origin("stitch", (front.digest, head.digest), settings={"norms": said})
         assert norms_for(front, stitch_part(between, *weights, origin), head).norms == said
@@ -139,6 +140,7 @@ def test_several_chains_get_one_policy_and_data_one_that_takes_single_inputs():
     assert settle_norms("auto", own, (front, head)) == Chosen("batch", EXCHANGED)
     assert settle_norms("auto", (front, head), data=True) == Chosen("recalibrated", EXCHANGED)
     assert settle_norms("auto", own, data=True).norms == "stored"
+    assert settle_norms(Chosen("batch", "why"), own) == Chosen("batch", "why")
     assert settle_norms("auto", (front, head), trains_for="stored") == Chosen("stored", TRAINED_SO)
     assert settle_norms("batch", own, trains_for="stored") == Chosen("batch")
 

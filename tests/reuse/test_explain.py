@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dovetail.closed_form.stitch import stitch as solve_stitch
 from dovetail.core.errors import ContractError, SettingsError, ShelfError, TaskError
 from dovetail.core.records import load_record
 from dovetail.core.seeds import generator
@@ -112,7 +113,8 @@ def test_the_stitch_of_least_squares_reaches_what_numpy_says(mlp_report, wide, n
 
 
 def test_the_trained_stitch_reaches_what_the_trainer_gives(mlp_report, wide, narrow, digits):
-    fit = train_stitch(wide[0], narrow[1], digits, norms="stored", epochs=3)
+    start = solve_stitch(wide[0], narrow[0], digits)
+    fit = train_stitch(wide[0], narrow[1], digits, start=start, norms="stored", epochs=3)
     expected = share_right(digits, [wide[0], fit.parts[0], narrow[1]])
     repair = mlp_report.repair("trained-stitch")
     assert (repair.kind, repair.accuracy) == ("measured", pytest.approx(expected))
@@ -130,7 +132,8 @@ def test_a_trained_stitch_is_judged_with_the_norms_it_was_trained_for(normed, di
     report = explain_fit(front, head, digits, epochs=1)
     assert report.as_it_is["batch"] == 0.9
     stitched = report.repair("trained-stitch")
-    assert (stitched.norms, stitched.accuracy) == ("batch", 0.5)
+    chosen = train_stitch(front, head, digits, epochs=1).record.settings["norms"]
+    assert (stitched.norms, stitched.accuracy) == (chosen, 0.5)
 
 
 def test_an_untrained_adapter_is_near_chance_and_says_so(mlp_report):
@@ -406,7 +409,8 @@ def test_a_reference_and_a_chain_are_found_on_the_shelf(wide, narrow, digits, tm
     assert report.reference is None
     assert "leads from the space" in report.repair("chain").why_not
     store.add(narrow[0], "narrow.front")
-    made = train_stitch(wide[0], narrow[1], digits, norms="stored", epochs=3).parts[0]
+    start = solve_stitch(wide[0], narrow[0], digits)
+    made = train_stitch(wide[0], narrow[1], digits, start=start, epochs=3).parts[0]
     store.add(made, "between")
     report = explain_fit(wide[0], narrow[1], digits, shelf=tmp_path / "shelf", measure=False)
     assert report.reference == "narrow.front@1"

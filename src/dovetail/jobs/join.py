@@ -16,6 +16,7 @@ from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, job
 from dovetail.measure.evaluate import Evaluation, evaluate
 from dovetail.measure.joined import calibrating_batches
+from dovetail.measure.pairs import choose_norms
 from dovetail.parts.joining import join as join_parts
 from dovetail.parts.norms import NOTHING_STORED, Norms, Statistics, settle_norms
 from dovetail.parts.part import Part
@@ -62,15 +63,18 @@ def join(
     loaded = frame.task(task) if task else None
     if norms == "recalibrated" and loaded is None:
         raise SettingsError("recalibrated norms need --task, whose training images they use")
+    reasons = [why for a, b in pairwise(parts) for why in a.contract.mismatches(b.contract)]
+    chosen = settle_norms(norms, parts, data=loaded is not None)
+    if loaded is not None and not adapters and (force or not reasons):
+        chosen = choose_norms(norms, loaded, parts, data=True)
     batches = None
-    if loaded is not None and settle_norms(norms, parts, data=True).norms == "recalibrated":
+    if loaded is not None and chosen.norms == "recalibrated":
         batches = _when_asked(lambda: calibrating_batches(parts[0], loaded))
     try:
-        joined = join_parts(*parts, norms=norms, force=force, adapters=adapters, data=batches)
+        joined = join_parts(*parts, norms=chosen, force=force, adapters=adapters, data=batches)
     except ContractError as error:
         asked = _question(frame, refs, task, reference) | {"epochs": epochs}
         raise _refused(error, parts, loaded, asked) from None
-    reasons = [why for a, b in pairwise(parts) for why in a.contract.mismatches(b.contract)]
     blocks: list[Block] = [
         Text(f"Joined {' and '.join(refs)}: {joined.contract}"),
         *(Text(f"Although: {why}", style="warning") for why in reasons),
@@ -168,9 +172,16 @@ def mend(
     known = learnable(head, loaded)
     if known.size("test") == 0:
         raise TaskError(f"{known.name!r} has no test examples to measure on")
+    if repair == "trained-stitch" and norms == "recalibrated":
+        raise SettingsError("a stitch is trained with --norms stored or batch")
     onto = None if reference is None else frame.part(reference)
-    if repair == "stitch" and onto is None:
+    if repair != "recalibrate" and onto is None:
         onto = _shelved_reference(frame, front, head, loaded)
+    if repair == "stitch" and onto is None:
+        raise SettingsError(
+            "a stitch by least squares needs a front of the space that the head takes, and the "
+            "shelf has none; name one with --reference, or use --repair trained-stitch"
+        )
     done = REPAIRS[repair](Wanted(front, head, loaded, norms, onto, epochs))
     measured = evaluate(done.joined, known)
     between = {} if done.between is None else {"stitch_ref": done.between}
@@ -208,24 +219,30 @@ def _recalibrate(wanted: Wanted) -> Mended:
     return Mended(joined, None, "recalibrated")
 
 
-def _stitch(wanted: Wanted) -> Mended:
+def _solved(wanted: Wanted) -> Part | None:
+    """The stitch by least squares, where there is a reference to imitate."""
     if wanted.reference is None:
-        raise SettingsError("a stitch by least squares needs a front of the head's space")
+        return None
     refuse_other_space(wanted.reference, wanted.head)
-    made = stitch(wanted.front, wanted.reference, wanted.task)
-    norms = settle_norms(wanted.norms, (wanted.front, made, wanted.head)).norms
-    batches = calibrating_batches(wanted.front, wanted.task) if norms == "recalibrated" else None
-    joined = join_parts(wanted.front, made, wanted.head, norms=norms, data=batches)
-    return Mended(joined, made, norms)
+    return stitch(wanted.front, wanted.reference, wanted.task)
+
+
+def _stitch(wanted: Wanted) -> Mended:
+    made = _solved(wanted)
+    assert made is not None  # whoever has no reference was refused
+    row = wanted.front, made, wanted.head
+    chosen = choose_norms(wanted.norms, wanted.task, row)
+    anew = chosen.norms == "recalibrated"
+    batches = calibrating_batches(wanted.front, wanted.task) if anew else None
+    return Mended(join_parts(*row, norms=chosen, data=batches), made, chosen.norms)
 
 
 def _trained_stitch(wanted: Wanted) -> Mended:
-    norms = settle_norms(wanted.norms, (wanted.front, wanted.head)).norms
-    if norms == "recalibrated":
-        raise SettingsError("a stitch is trained with --norms stored or batch")
-    known = learnable(wanted.head, wanted.task)
-    fit = train_stitch(wanted.front, wanted.head, known, norms=norms, epochs=wanted.epochs)
-    return Mended(fit.part, fit.parts[0], norms, (fit.record,))
+    assert wanted.norms != "recalibrated"  # refused at the beginning
+    front, head, known = wanted.front, wanted.head, learnable(wanted.head, wanted.task)
+    settings: dict[str, Any] = {"start": _solved(wanted), "epochs": wanted.epochs}
+    fit = train_stitch(front, head, known, norms=wanted.norms, **settings)
+    return Mended(fit.part, fit.parts[0], fit.record.settings["norms"], (fit.record,))
 
 
 REPAIRS: dict[str, Callable[[Wanted], Mended]] = {
@@ -236,15 +253,10 @@ REPAIRS: dict[str, Callable[[Wanted], Mended]] = {
 """What the command line can do about a misfit, by the names that a report gives."""
 
 
-def _shelved_reference(frame: Frame, front: Part, head: Part, task: Task) -> Part:
+def _shelved_reference(frame: Frame, front: Part, head: Part, task: Task) -> Part | None:
     store = frame.existing_store
     reference = None if store is None else reference_on(store, front, head, task)
-    if reference is None:
-        raise SettingsError(
-            "a stitch by least squares needs a front of the space that the head takes, and the "
-            "shelf has none; name one with --reference, or use --repair trained-stitch"
-        )
-    return reference[1]
+    return None if reference is None else reference[1]
 
 
 def _keep_if_shelved(

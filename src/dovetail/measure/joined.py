@@ -15,7 +15,7 @@ from dovetail.measure.evaluate import Evaluation, evaluate
 from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms, Statistics, uses_batch_statistics, with_norms
+from dovetail.parts.norms import Statistics, uses_batch_statistics, with_norms
 from dovetail.parts.part import Part
 from dovetail.settings.join import Recombine
 from dovetail.tasks.task import SPLITS, Split, Task
@@ -38,7 +38,7 @@ CALIBRATION = Recombine.calibration
 _BATCH = 512
 
 
-def joined(front: Part, head: Part, task: Task, norms: Norms, *, seed: int = 0) -> Part:
+def joined(front: Part, head: Part, task: Task, norms: Statistics, *, seed: int = 0) -> Part:
     """Front and head in one, as :func:`~dovetail.parts.joining.join` has it, fitting or not.
 
     ``"recalibrated"`` norms get the statistics of training images of the task.
@@ -50,7 +50,7 @@ def joined(front: Part, head: Part, task: Task, norms: Norms, *, seed: int = 0) 
 
 
 def answers(
-    front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
+    front: Part, head: Part, task: Task, norms: Statistics, *, split: Split, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """For the images of a split, in a random order: whether front and head are right, and targets.
 
@@ -80,7 +80,7 @@ def answers(
 
 
 def accuracy(
-    front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
+    front: Part, head: Part, task: Task, norms: Statistics, *, split: Split, seed: int = 0
 ) -> float:
     """The share of right :func:`answers`."""
     right, _ = answers(front, head, task, norms, split=split, seed=seed)
@@ -88,7 +88,7 @@ def accuracy(
 
 
 def judged(
-    front: Part, head: Part, task: Task, norms: Norms, *, split: Split, seed: int = 0
+    front: Part, head: Part, task: Task, norms: Statistics, *, split: Split, seed: int = 0
 ) -> Evaluation:
     """Front and head together on a split, its images in a random order: all measures."""
     whole = joined(front, head, task, norms, seed=seed)

@@ -14,23 +14,22 @@ above, as far as the front allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, nearest
-from dovetail.core.words import listed
+from dovetail.core.errors import (
+    ContractError,
+    SettingsError,
+    TaskError,
+    nearest,
+)
 from dovetail.measure.correlation import alike
-from dovetail.measure.forward import REFUSED, prepare, refuse_other_inputs
-from dovetail.measure.joined import Fan, calibrating_batches, random_batches
+from dovetail.measure.joined import random_batches
+from dovetail.measure.pairs import Row, choose_norms, measured_pairs
 from dovetail.measure.recombination import Pair, Recombination
-from dovetail.parts.contract import shown_shape
 from dovetail.parts.cutting import cut_first
-from dovetail.parts.modules import evaluating
-from dovetail.parts.norms import Norms, Statistics, settle_norms, with_norms
+from dovetail.parts.norms import Norms, Statistics
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.settings.join import Recombine as Declared
 from dovetail.tasks.task import Split, Task
@@ -70,8 +69,9 @@ def recombine(
         task: One for all fronts, or one for each (by name, or in a row).
         norms: Statistics of the batch norms, as in :func:`dovetail.join`; the first of several
             gives the record's tables.  ``"auto"`` is one choice for all pairs, so that they can be
-            compared: each batch's own statistics as soon as one pair was trained for those, or its
-            head has stored those of another front.
+            compared: each batch's own statistics as soon as one pair was trained for those; what
+            :func:`~dovetail.measure.pairs.choose_norms` finds best for all pairs where some are
+            strangers.
         split: Which images.
         batch_size: Images a batch at most; all batches are of about one size.
         calibration: Training images, drawn at random and without their labels, on which
@@ -95,7 +95,7 @@ def recombine(
     named_fronts, named_heads = _by_name(fronts, "fronts"), _by_name(heads, "heads")
     tasks = _tasks_by_front(task, list(named_fronts))
     own = own_heads(fronts, heads, list(named_fronts), list(named_heads))
-    policies, why = _policies(norms, batch_size, named_fronts.values(), named_heads.values())
+    policies, why = _policies(norms, batch_size, named_fronts, named_heads, tasks, seed)
     Declared.check({"calibration": calibration, "batch_size": batch_size, "split": split})
     for name, head in named_heads.items():
         if head.contract.kind != "classes":
@@ -105,7 +105,7 @@ def recombine(
         Row(name, front, tasks[name], named_heads, own.get(name), *how)
         for name, front in named_fronts.items()
     ]
-    pairs = [pair for row in rows for pair in _measured(row)]
+    pairs = [pair for row in rows for pair in measured_pairs(row)]
     _refuse_nothing(pairs, cut_first(*named_fronts.values(), *named_heads.values()))
     images = random_batches(rows[0].task.indices(split), seed, batch_size)
     compared = rows if correlation and len(rows) > 1 else []
@@ -129,181 +129,6 @@ def recombine(
             "front_digests": {name: part.digest for name, part in named_fronts.items()},
             "head_digests": {name: part.digest for name, part in named_heads.items()},
         },
-    )
-
-
-@dataclass(frozen=True)
-class Row:
-    """A front, the task it is tested on, the heads it meets, which of them is its own, and how."""
-
-    name: str
-    front: Part
-    task: Task
-    heads: dict[str, Part]
-    own: str | None
-    norms: tuple[Statistics, ...]
-    split: Split
-    batch_size: int
-    calibration: int
-    seed: int
-
-    def inputs(self, rows: Tensor) -> Tensor:
-        """Rows of the task as the front wants them, where it wants them."""
-        return prepare(self.task.inputs[rows], self.front.contract).to(self.front.device)
-
-    def calibrating(self, norms: Statistics) -> list[Tensor]:
-        """Batches for statistics, where the policy asks for them."""
-        if norms != "recalibrated":
-            return []
-        return calibrating_batches(self.front, self.task, self.calibration, seed=self.seed)
-
-    def front_with(self, norms: Statistics) -> Part:
-        """The front by itself with the statistics of a policy."""
-        module = with_norms(self.front.module, norms, self.calibrating(norms))
-        return self.front.changed(module=module)
-
-    def rows_of(self, classes: tuple[str, ...]) -> Tensor:
-        """The examples of some classes, as rows of the task."""
-        rows = self.task.indices(self.split)
-        numbers = torch.tensor([self.task.classes.index(c) for c in classes], dtype=torch.int64)
-        return rows[torch.isin(self.task.targets[rows], numbers)]
-
-
-def _measured(row: Row) -> list[Pair]:
-    """The pairs of a front with each head, in the order of the heads.
-
-    Heads that share the same classes with the task meet the same batches, which go through the
-    front once for all of them.
-    """
-    vocabularies, obstacles = _probed(row)
-    pairs: dict[str, Pair] = {}
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for head, part in row.heads.items():
-        known = vocabularies.get(head, ())
-        common = tuple(name for name in row.task.classes if name in known)
-        n = len(row.rows_of(common))
-        if head in vocabularies and (len(common) < 2 or n == 0):
-            obstacles[head] = _too_little(row, head, known, common)
-        if head not in obstacles:
-            groups.setdefault(common, []).append(head)
-        reasons = tuple(row.front.contract.mismatches(part.contract))
-        obstacle = obstacles.get(head)
-        pairs[head] = Pair(row.name, head, reasons, common, len(known), n, obstacle=obstacle)
-    fan = Fan(row.front.module, {head: row.heads[head].module for head in vocabularies})
-    for norms in row.norms if groups else ():
-        policy = fan.with_norms(norms, row.calibrating(norms))
-        for common, heads in groups.items():
-            own = row.own if set(common) <= set(vocabularies.get(row.own or "", ())) else None
-            wanted = [*heads, *([] if own is None or own in heads else [own])]
-            outputs, targets = _outputs(row, policy, common, wanted)
-            for head in heads:
-                pairs[head] = _scored(pairs[head], norms, outputs, targets, vocabularies, own)
-    return list(pairs.values())
-
-
-def _probed(row: Row) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Send two images through everything: the names of each head's outputs, or why not."""
-    rows = row.task.indices(row.split)
-    if len(rows) == 0:
-        raise TaskError(f"{row.task.name!r} has no examples in its {row.split} split")
-    if len(row.front.contract.takes) != 1:
-        raise ContractError(
-            f"the front {row.name!r} takes {len(row.front.contract.takes)} tensors, not one input"
-        )
-    refuse_other_inputs(row.task, row.front.contract)
-    fan = Fan(row.front.module, {name: head.module for name, head in row.heads.items()})
-    vocabularies: dict[str, tuple[str, ...]] = {}
-    obstacles: dict[str, str] = {}
-    with evaluating(fan):
-        try:
-            features = fan.features(row.inputs(rows[:2]))
-        except REFUSED as error:
-            raise ContractError(
-                f"the front {row.name!r} does not take the inputs of {row.task.name!r}, "
-                f"{shown_shape(row.task.input_shape)}: {first_line(error)}"
-            ) from None
-        for name, head in row.heads.items():
-            if misfits := row.front.contract.obstacles(head.contract):
-                obstacles[name] = "; ".join(misfits)
-                continue
-            try:
-                vocabularies[name] = _names_of(head, fan.through(name, features), row.task)
-            except REFUSED as error:
-                obstacles[name] = first_line(error)
-    return vocabularies, obstacles
-
-
-def _names_of(head: Part, outputs: object, task: Task) -> tuple[str, ...]:
-    """What a head's outputs are called; without names, those of a task with as many classes."""
-    known = head.contract.classes or task.classes
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-        raise ValueError("the head gives no row of numbers for an image")
-    if outputs.shape[1] != len(known):
-        whose = "names" if head.contract.classes else "no names, the task has"
-        raise ValueError(
-            f"the head gives {outputs.shape[1]} outputs and {whose} {len(known)} classes"
-        )
-    return known
-
-
-def _too_little(row: Row, head: str, known: tuple[str, ...], common: tuple[str, ...]) -> str:
-    if len(common) >= 2:
-        return f"{row.task.name!r} has no {row.split} images of {listed(common)}"
-    shared = f"only the class {common[0]!r} is" if common else "no class is"
-    return (
-        f"{shared} common to {row.task.name!r} ({listed(row.task.classes)}) "
-        f"and the head {head!r} ({listed(known)})"
-    )
-
-
-def _outputs(
-    row: Row, fan: Fan, common: tuple[str, ...], wanted: list[str]
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Each head's outputs ``[n, its classes]`` and the targets ``[n]``, counted in ``common``."""
-    pieces_of: dict[str, list[Tensor]] = {head: [] for head in wanted}
-    batches = random_batches(row.rows_of(common), row.seed, row.batch_size)
-    with evaluating(fan):
-        for batch in batches:
-            try:
-                outputs = fan(row.inputs(batch), wanted)
-            except REFUSED as error:
-                raise ContractError(
-                    f"the front {row.name!r} and its heads do not take a batch of {len(batch)}: "
-                    f"{first_line(error)}"
-                ) from None
-            for head, output in outputs.items():
-                pieces_of[head].append(output.cpu())
-    place = torch.full((len(row.task.classes),), -1)
-    place[[row.task.classes.index(name) for name in common]] = torch.arange(len(common))
-    targets = place[row.task.targets[torch.cat(batches)]]
-    return {head: torch.cat(pieces) for head, pieces in pieces_of.items()}, targets
-
-
-def _scored(
-    pair: Pair,
-    norms: Statistics,
-    outputs: dict[str, Tensor],
-    targets: Tensor,
-    vocabularies: dict[str, tuple[str, ...]],
-    own: str | None,
-) -> Pair:
-    """The pair with its shares of right answers under one policy of norms."""
-    if empty := int(outputs[pair.head].isnan().any(1).sum()):
-        said = f"gives NaN for {empty} of {pair.n} images with {norms} norms"
-        return replace(pair, obstacle=f"{pair.obstacle}; {said}" if pair.obstacle else said)
-
-    def columns(head: str) -> Tensor:
-        return torch.tensor([vocabularies[head].index(name) for name in pair.classes])
-
-    def masked(head: str) -> float:
-        return float((outputs[head][:, columns(head)].argmax(1) == targets).double().mean())
-
-    among_all = outputs[pair.head].argmax(1) == columns(pair.head)[targets]
-    return replace(
-        pair,
-        accuracy=pair.accuracy | {norms: masked(pair.head)},
-        unmasked=pair.unmasked | {norms: float(among_all.double().mean())},
-        own=pair.own | ({norms: masked(own)} if own in outputs else {}),
     )
 
 
@@ -388,19 +213,26 @@ def _tasks_by_front(tasks: Tasks, fronts: Sequence[str]) -> dict[str, Task]:
 
 
 def _policies(
-    norms: Norms | Sequence[Norms], batch_size: int, fronts: Iterable[Part], heads: Iterable[Part]
+    norms: Norms | Sequence[Norms],
+    batch_size: int,
+    fronts: Mapping[str, Part],
+    heads: Mapping[str, Part],
+    tasks: Mapping[str, Task],
+    seed: int,
 ) -> tuple[tuple[Statistics, ...], str | None]:
     """The statistics to measure with, each of them once, and why "auto" has chosen what it has.
 
-    >>> _policies("batch", 512, [], []), _policies(["stored", "batch"], 512, [], [])
+    >>> _policies("batch", 512, {}, {}, {}, 0), _policies(["stored", "batch"], 512, {}, {}, {}, 0)
     ((('batch',), None), (('stored', 'batch'), None))
     """
     asked: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)
     if not asked or len(set(asked)) < len(asked):
         raise SettingsError(f"name at least one policy for norms, and each once; got {asked}")
-    pairs = list(product(fronts, heads))
-    flowing = [(a, b) for a, b in pairs if not a.contract.obstacles(b.contract)]
-    settled = [settle_norms(policy, *(flowing or pairs)) for policy in asked]
+    pairs = [(name, (front, head)) for name, front in fronts.items() for head in heads.values()]
+    flowing = [pair for pair in pairs if not pair[1][0].contract.obstacles(pair[1][1].contract)]
+    on = [tasks[name] for name, _ in flowing or pairs]
+    chains = [chain for _, chain in flowing or pairs]
+    settled = [choose_norms(policy, on, *chains, seed=seed) for policy in asked]
     policies = tuple(dict.fromkeys(chosen.norms for chosen in settled))
     least = 1 if policies == ("stored",) else 2
     if batch_size < least:

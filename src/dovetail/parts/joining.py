@@ -17,7 +17,14 @@ from dovetail.core.errors import ContractError, SettingsError, argument
 from dovetail.core.seeds import seeded
 from dovetail.parts.contract import Contract, Port, Shape, shown_shape
 from dovetail.parts.facts import Origin
-from dovetail.parts.norms import Norms, check_norms, has_batch_norm, recalibrate, settle_norms
+from dovetail.parts.norms import (
+    Chosen,
+    Norms,
+    check_norms,
+    has_batch_norm,
+    recalibrate,
+    settle_norms,
+)
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
 from dovetail.settings.join import Join as Declared
@@ -33,7 +40,7 @@ __all__ = [
 
 def join(
     *parts: Part | nn.Module,
-    norms: Norms = Declared.norms,
+    norms: Norms | Chosen = Declared.norms,
     force: bool = Declared.force,
     adapters: bool = Declared.adapters,
     data: Iterable[Tensor] | None = None,
@@ -47,7 +54,8 @@ def join(
             one input has not; or ``"recalibrated"`` on ``data`` (then the joined part has weights
             of its own).  ``"auto"``: those that the parts were trained for, by
             :func:`~dovetail.parts.norms.norms_for`; recalibrated instead of each batch's where
-            there is data.  The joined part's origin says which, and why.
+            there is data.  The joined part's origin says which, and why, and the reason of what
+            :func:`~dovetail.measure.pairs.choose_norms` has chosen.
         force: Join although spaces or activations differ, to measure it.
         adapters: Put an untrained 1×1 :func:`adapter` wherever only the channel counts differ.
         data: Batches of preprocessed inputs, to recalibrate on.
@@ -71,7 +79,7 @@ def join(
     dovetail.core.errors.ContractError: 'back of mlp at hidden1' cannot follow 'front of mlp at ...
     """
     chain = [as_part(part) for part in parts]
-    _check_settings(chain, norms, data)
+    _check_settings(chain, norms.norms if isinstance(norms, Chosen) else norms, data)
     if adapters:
         chain = _with_adapters(chain, seed)
     forced = [_refuse_misfits(before, after, force) for before, after in pairwise(chain)]
@@ -184,6 +192,11 @@ class Seam(NamedTuple):
         given, taken = _known(self.takes.shape), _known(self.gives.shape)
         return Adapter(given[0], taken[0], maps=len(given) == 3)
 
+    @property
+    def contract(self) -> Contract:
+        """What a stitch of this seam promises."""
+        return Contract((self.takes,), (self.gives,))
+
 
 def seam(takes: tuple[Port, ...], gives: tuple[Port, ...]) -> Seam:
     """The seam between what a front gives and what a head takes, if a stitch can close it.
@@ -246,8 +259,7 @@ def stitch_part(between: Seam, weight: Tensor, bias: Tensor, origin: Origin) -> 
         module = rebuild(between.recipe)
     shape = module.state_dict()["weight"].shape
     module.load_state_dict({"weight": weight.reshape(shape), "bias": bias})
-    contract = Contract((between.takes,), (between.gives,))
-    return Part(module.eval(), contract, between.recipe, origin)
+    return Part(module.eval(), between.contract, between.recipe, origin)
 
 
 def with_shape(port: Port, shape: Shape) -> Port:

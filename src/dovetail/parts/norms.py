@@ -215,12 +215,19 @@ class Chosen(NamedTuple):
 NOTHING_STORED = "no batch norm behind the seam has stored anything"
 ONE_NETWORK = "what is stored behind the seam are statistics of this very front"
 STRANGERS = "what is stored behind the seam are statistics of another front"
+STITCHED = "a stitch gives what the front gave whose statistics are stored"
 EXCHANGED = "the parts were trained for the statistics of each batch, to be exchanged"
 TRAINED_SO = "the parts were trained for the stored statistics"
 
+GUESSES = (STRANGERS, STITCHED)
+"""Reasons that are right for most parts only; images with labels can do better."""
+
+_FIRST = (EXCHANGED, STRANGERS, STITCHED)
+"""Whose reason counts where several chains get one policy; the first chain's after them."""
+
 
 def settle_norms(
-    norms: Norms,
+    norms: Norms | Chosen,
     *chains: Sequence[Part],
     data: bool = False,
     trains_for: Literal["stored", "batch"] | None = None,
@@ -228,7 +235,7 @@ def settle_norms(
     """What a policy comes to for parts that are joined: itself, unless it is "auto".
 
     Args:
-        norms: What was asked for.
+        norms: What was asked for, or what has been chosen already.
         chains: Parts in a row, front first.  Several that are compared get one policy: each batch's
             statistics as soon as one of them needs those.
         data: Whether inputs are at hand.  Then statistics are estimated on them rather than taken
@@ -239,24 +246,29 @@ def settle_norms(
     >>> settle_norms("batch"), settle_norms("recalibrated").settings
     (Chosen(norms='batch', why=None), {'norms': 'recalibrated'})
     """
+    if isinstance(norms, Chosen):
+        return norms
     check_norms(norms)
     if norms != "auto":
         return Chosen(norms)
     each = [norms_for(*chain) for chain in chains]
-    found = next((one for one in each if one.norms == "batch"), each[0])
+    due = min(each, key=lambda one: _FIRST.index(one.why) if one.why in _FIRST else len(_FIRST))
     if trains_for is not None and any(one.why != NOTHING_STORED for one in each):
-        found = Chosen(trains_for, EXCHANGED if trains_for == "batch" else TRAINED_SO)
-    return Chosen("recalibrated", found.why) if data and found.norms == "batch" else found
+        due = Chosen(trains_for, EXCHANGED if trains_for == "batch" else TRAINED_SO)
+    return Chosen("recalibrated", due.why) if data and due.norms == "batch" else due
 
 
 def norms_for(*parts: Part) -> Chosen:
     """The statistics that parts in a row, front first, were trained for: "stored" or "batch".
 
-    Stored ones, unless batch norms behind a seam have stored those of another front: because the
-    contract refuses the seam, or it is closed by a stitch, which only imitates that front; or
-    because the parts' origins say that they were trained for each batch's own statistics, as
-    compatible training does.  Where one part was trained behind the other, its word counts.  A
-    network's own halves, which have one origin, keep the stored ones whatever it says.
+    Stored ones, unless batch norms behind a seam have stored those of another front because the
+    contract refuses the seam; or because the parts' origins say that they were trained for each
+    batch's own statistics, as compatible training does.  Where one part was trained behind the
+    other, its word counts.  A network's own halves, which have one origin, keep the stored ones
+    whatever it says.  A stitch keeps them too: it imitates the front that they are of.
+
+    What no training has prepared (:data:`GUESSES`) labels can decide better than any rule: see
+    :func:`dovetail.measure.pairs.choose_norms`.
 
     >>> from dovetail.parts.cutting import cut
     >>> from dovetail.parts.part import build
@@ -276,7 +288,7 @@ def norms_for(*parts: Part) -> Chosen:
     if "batch" in said:
         return Chosen("batch", EXCHANGED)
     if "stitched" in said:
-        return Chosen("batch", STRANGERS)
+        return Chosen("stored", STITCHED)
     return Chosen("stored", TRAINED_SO if "stored" in said else ONE_NETWORK)
 
 

@@ -23,6 +23,7 @@ from dovetail.core.errors import ContractError, TaskError, argument
 from dovetail.core.records import Record
 from dovetail.measure.intervals import PairedDifference, paired_difference
 from dovetail.measure.joined import answers, calibrating_batches, joined
+from dovetail.measure.pairs import choose_norms
 from dovetail.objectives.pretexts import Pretext, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.joining import join
@@ -329,7 +330,7 @@ def judge_adaptation(
     0.0
     """
     refuse_unknown_classes(head, task)
-    chosen = settle_norms(norms, (adapted, head))
+    chosen = choose_norms(norms, task, (adapted, head), seed=seed)
     compared: list[tuple[str, Part, Statistics]] = [
         ("source", front, "stored"),
         ("source", front, chosen.norms),

@@ -31,11 +31,12 @@ from dovetail.measure.joined import (
     joined,
     random_batches,
 )
+from dovetail.measure.pairs import choose_norms
 from dovetail.objectives.pretext import Pretext
 from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Contract
 from dovetail.parts.heads import extend_head
-from dovetail.parts.norms import Norms, Statistics, has_batch_norm, settle_norms, with_norms
+from dovetail.parts.norms import Norms, Statistics, has_batch_norm, with_norms
 from dovetail.parts.part import Part
 from dovetail.reuse.judged_extension import Shares, shares_of
 from dovetail.reuse.judging import StageTraining
@@ -174,7 +175,7 @@ def extend_classes(
             f"{argument('rp_head', ...)} holds an extractor that moves: say "
             f"{argument('moving', True)}, or leave it"
         )
-    chosen = settle_norms(norms, (front, head))
+    chosen = choose_norms(norms, task, (front, head), seed=seed)
     wider = extend_head(head, new, seed=seed)
     wider.module.requires_grad_(True)
     taught = only_classes(task, wider.contract.classes or ())

@@ -13,7 +13,8 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import Record
 from dovetail.core.views import Cell
 from dovetail.measure.joined import accuracy, answers
-from dovetail.parts.norms import Norms, Statistics, settle_norms
+from dovetail.measure.pairs import choose_norms
+from dovetail.parts.norms import Norms, Statistics
 from dovetail.parts.part import Part, parts_by_name
 from dovetail.reuse.judging import facts_of, refuse_unknown_classes
 from dovetail.settings.reuse import Extend
@@ -138,7 +139,7 @@ def judge_extension(
     old = old_head.contract.classes
     if old is None:
         raise ContractError(f"the old head, {old_head.described!r}, must name its classes, too")
-    chosen = settle_norms(norms, *((front, new_head) for front in named.values()))
+    chosen = choose_norms(norms, task, *((front, new_head) for front in named.values()), seed=seed)
     count = task.size(split)
     if count == 0:
         raise TaskError(f"{task.name!r} has no examples in its {split} split")

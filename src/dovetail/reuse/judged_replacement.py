@@ -8,7 +8,8 @@ from dovetail.core.declared import Column, table, text
 from dovetail.core.records import Record
 from dovetail.measure.intervals import PairedDifference, paired_difference
 from dovetail.measure.joined import answers
-from dovetail.parts.norms import Norms, Statistics, has_batch_norm, settle_norms
+from dovetail.measure.pairs import choose_norms
+from dovetail.parts.norms import Norms, Statistics, has_batch_norm
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for, facts_of, refuse_unknown_classes, verdict
 from dovetail.settings.reuse import Replace
@@ -163,7 +164,7 @@ def judge_replacement(
     True
     """
     refuse_unknown_classes(head, task)
-    chosen = settle_norms(norms, (new, head))
+    chosen = choose_norms(norms, task, (new, head), seed=seed)
     policies = policies_for(chosen.norms, old, new, head)
     return JudgedReplacement(
         task=task.name,

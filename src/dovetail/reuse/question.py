@@ -19,7 +19,7 @@ from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.measure.recombine import recombine
 from dovetail.parts.contract import Contract, Port, shown_shape
 from dovetail.parts.cutting import cut_first
-from dovetail.parts.norms import Statistics, has_batch_norm, norms_for
+from dovetail.parts.norms import STRANGERS, Statistics, has_batch_norm, norms_for
 from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Reason, Weight
 from dovetail.shelf.store import Shelf
@@ -310,9 +310,12 @@ def _norms(front: Part, head: Part) -> list[Reason]:
     chosen = norms_for(front, head)
     if chosen.norms == "stored":
         return []
-    says = (
-        f"Batch norms should not use what they have stored: {chosen.why}. Use the statistics of "
-        "each batch ('batch' norms), or estimate them anew ('recalibrated' norms)."
+    says = "Batch norms should not use what they have stored: "
+    if chosen.why == STRANGERS:
+        says = "Batch norms may do better with other statistics than they have stored: "
+    says += (
+        f"{chosen.why}. Use the statistics of each batch ('batch' norms), or estimate them anew "
+        "('recalibrated' norms)."
     )
     return [Reason("norms", says, "mind")]
 

@@ -26,7 +26,7 @@ from dovetail.measure.forward import outputs_of
 from dovetail.measure.joined import calibrating_batches
 from dovetail.parts.contract import shown_shape
 from dovetail.parts.joining import adapter, join, seam
-from dovetail.parts.norms import Statistics, has_batch_norm, norms_for
+from dovetail.parts.norms import Statistics, has_batch_norm
 from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Repair, best_norms
 from dovetail.reuse.question import NORMS, Question, common_classes, in_one_line, learnable
@@ -36,7 +36,6 @@ from dovetail.tasks.task import Split, Task
 from dovetail.train.fit import Fit
 from dovetail.train.group_parts import why_stuck
 from dovetail.train.options import Options
-from dovetail.train.stitch import HeadNorms
 from dovetail.train.stitch import stitch as train_stitch
 
 __all__ = [
@@ -310,25 +309,33 @@ def _no_reference(question: Question) -> str:
 
 def trained_stitch(question: Question) -> Attempt:
     """The map between front and head, trained; or a few of its steps, timed."""
-    front, head = question.front, question.head
-    norms: HeadNorms = "batch" if norms_for(front, head).norms == "batch" else "stored"
+    front, head, reference = question.front, question.head, question.reference
+    onto = question.names.get("reference", "REFERENCE") if reference is not None else None
+    begins = "" if onto is None else "start=dt.closed_form.stitch(front, reference, task), "
     repair = Repair(
         "trained-stitch",
-        "Trains the map between front and head by the task's loss; both stay as they are.",
+        "Trains the map between front and head by the task's loss; both stay as they are."
+        + ("" if onto is None else " It begins with the stitch of least squares."),
         "images with labels",
         why_not=_why_not(lambda: seam(front.contract.gives, head.contract.takes)),
-        norms=norms,
-        python=f"dt.train.stitch(front, head, {question.learns_from}, "
-        f'norms="{norms}", epochs={question.epochs})',
-        command=_command_for(question, f"--repair trained-stitch --epochs {question.epochs}"),
+        python=f"dt.train.stitch(front, head, {question.learns_from}, {begins}"
+        f"epochs={question.epochs})",
+        command=_command_for(
+            question, f"--repair trained-stitch --epochs {question.epochs}", reference=onto
+        ),
     )
 
+    def begun(task: Task) -> Part | None:
+        if reference is None:
+            return None
+        return solve_stitch(front, reference, task, limit=question.limit, seed=question.seed)
+
     def measured(task: Task) -> Repair:
-        kept = learnable(head, task, question.limit, seed=question.seed)
+        learnt = learnable(head, task, question.limit, seed=question.seed)
         if not question.measure:
             price = price_of_training(
-                lambda some: train_stitch(front, head, some, norms=norms, epochs=2, show=False),
-                kept,
+                lambda some: train_stitch(front, head, some, epochs=2, show=False),
+                learnt,
                 question.epochs,
                 once=front,
             )
@@ -336,11 +343,12 @@ def trained_stitch(question: Question) -> Attempt:
             return replace(repair, seconds=price.seconds, known_by=said)
         fit, seconds = _timed(
             lambda: train_stitch(
-                front, head, kept, norms=norms, epochs=question.epochs, seed=question.seed
+                front, head, learnt, start=begun(task), epochs=question.epochs, seed=question.seed
             )
         )
-        images = f"{kept.size('train')} of {task.size('train')}"
-        # What it was trained for, and no other: the head's norms as asked for, the front's stored.
+        images = f"{learnt.size('train')} of {task.size('train')}"
+        # What it was trained for, and no other: the head's norms as chosen, the front's stored.
+        norms = fit.record.settings["norms"]
         tail = join(fit.parts[0], head, norms=norms)
         return replace(
             _judged(question, repair, tail, seconds, ("stored",)),

@@ -26,9 +26,10 @@ from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, View
 from dovetail.measure.forward import preprocess_for
 from dovetail.measure.joined import accuracy, joined
+from dovetail.measure.pairs import choose_norms
 from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
-from dovetail.parts.norms import Norms, Statistics, settle_norms
+from dovetail.parts.norms import Norms, Statistics
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for
 from dovetail.settings.reuse import Transfer
@@ -260,7 +261,9 @@ def transfer(
             f"interrupted: leave {argument('checkpoint', ...)} and {argument('patience', ...)} out"
         )
     _refuse_misfits(fronts, heads, task)
-    chosen = settle_norms(norms, *((front, head) for front in fronts.values()))
+    pairs = [(front, head) for front in fronts.values()]
+    # Accuracy is measured after many a step: statistics that are estimated each time cost too much.
+    chosen = choose_norms(norms, task, *pairs, among=("stored", "batch"), seed=seed)
     course.settings |= {
         **chosen.settings,
         "front_digests": {name: part.digest for name, part in fronts.items()},

@@ -19,14 +19,22 @@ class Joined(Settings):
     """Of parts that are joined, wherever that happens.
 
     Auto, because no one of the others is right for all parts.  A network's own halves give with
-    stored statistics what the whole gave, to the last bit, also for one input.  Behind another
-    front they are wrong: recombined parts reached 51 % with them and 63 % with those of each batch
+    stored statistics what the whole gave, to the last bit, also for one input.  Parts that were
+    trained to be exchanged reached 51 % with them and 63 % with those of each batch
     (``reproduce/fit_norms.py``).  Which parts are which, ``parts.norms.norms_for`` reads off them.
+
+    For strangers no rule is right, so where a task has validation images, those decide
+    (``measure.pairs.choose_norms``).  Where there are none, a forced join takes the batch's, and a
+    solved stitch what is stored, because it imitates the front which that is of.  With LeNets
+    stored statistics then lose 4 points (89 against 93 %, ``reproduce/auto_norms.py``); with
+    released EfficientNets the batch's lose 45 (21 against 66 %, ``reproduce/real_stitching.py``).
+    The smaller loss is the better default, and one input needs no batch.
     """
 
     norms: Norms = setting(
         "auto",
-        "statistics that batch norms use; auto: those that the parts were trained for",
+        "statistics that batch norms use; auto: those that the parts were trained for, or for "
+        "strangers those that validation images choose",
         choices=NORMS,
     )
 

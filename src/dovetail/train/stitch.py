@@ -22,9 +22,10 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.seeds import seeded
 from dovetail.measure.forward import refuse_other_inputs
 from dovetail.measure.joined import in_random_order
+from dovetail.measure.pairs import choose_norms
 from dovetail.parts.facts import Origin
 from dovetail.parts.joining import Seam, join, seam, stitch_part
-from dovetail.parts.norms import Chosen, settle_norms, with_batch_statistics
+from dovetail.parts.norms import Chosen, with_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, rebuild
 from dovetail.settings.join import Joined
@@ -68,8 +69,9 @@ def stitch(
         start: A stitch to begin with, such as the one of least squares.  Without it: the identity
             where the channels are as many (the join by force), random weights elsewhere.
         norms: What the head's batch norms use: the statistics of each ``"batch"``, or those
-            ``"stored"`` in it; ``"auto"``: each batch's where it has stored those of another front.
-            The joined network keeps to it.
+            ``"stored"`` in it; ``"auto"``: those with which the start is better on validation
+            images (:func:`~dovetail.measure.pairs.choose_norms`), and stored ones without any.  The
+            joined network keeps to it.
         seed: Order of batches, and random weights.
         options: See :class:`Options`.  ``clip`` is :data:`CLIP` unless said.
 
@@ -91,7 +93,6 @@ def stitch(
     front, head = as_part(front), as_part(head)
     if norms not in get_args(HeadNorms):
         raise SettingsError(f"norms must be 'auto', 'batch' or 'stored', got {norms!r}")
-    chosen = settle_norms(norms, (front, head))
     options.setdefault("clip", CLIP)
     course = Course("stitch", task, options, seed=seed)
     columns = _columns(head, task)
@@ -100,6 +101,8 @@ def stitch(
     begun = _beginning(between, seed) if start is None else start
     if start is not None:
         _refuse_other(start, between)
+    row = front, begun.changed(contract=between.contract), head
+    chosen = choose_norms(norms, task, row, among=("stored", "batch"), seed=seed)
 
     before, after = course.copied(front, frozen=True), course.copied(head, frozen=True).module
     before.module.eval()
@@ -185,10 +188,12 @@ def _beginning(between: Seam, seed: int) -> Part:
     recipe = between.recipe
     if recipe.takes == recipe.gives:
         weight, bias = torch.eye(recipe.takes), torch.zeros(recipe.takes)
-        return stitch_part(between, weight, bias, Origin("identity"))
+        return stitch_part(between, weight, bias, Origin("stitch", settings={"by": "identity"}))
     with seeded(seed, "stitch"):
         state = rebuild(recipe).state_dict()
-    return stitch_part(between, state["weight"], state["bias"], Origin("drawn"))
+    return stitch_part(
+        between, state["weight"], state["bias"], Origin("stitch", settings={"by": "drawn"})
+    )
 
 
 def _refuse_other(start: Part, between: Seam) -> None:
