@@ -193,6 +193,7 @@ def test_with_one_label_a_class_there_is_a_model_and_a_word_why_no_other(shapes,
     found = fitting.fit(one, parts={"bars": network}, **QUICK)
     assert found.record.held_out is None
     assert any("No network could be ranked" in note for note in found.record.notes)
+    assert (found.record.network, found.record.how) == ("bars", "probe")
     assert "no labels to hold out" in found.record.how_chosen
 
 

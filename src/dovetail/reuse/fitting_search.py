@@ -115,6 +115,8 @@ class Search:
                 self._take_stock(step)
                 while (what := self._next()) is not None:
                     self._try(what, step)
+                if self.ranking is None:
+                    self._try(Attempt(max(self.candidates, key=self._size), "probe"), step)
                 if len(self.task.input_shape) == 3:
                     self._try(SMALL, step)
         except KeyboardInterrupt:
@@ -241,15 +243,17 @@ class Search:
             return (self.folds + 1) * epochs * 3 * n * multiply_adds(net) / SPEED
         if what.how not in PASSES:
             return 1e-4 * n
-        assert self.ranking is not None
-        seen = self._place(what.network).seen or self.ranking.n
+        seen = 0
+        if self.ranking is not None:
+            seen = self._place(what.network).seen or self.ranking.n
         fitted = n * (self._passes(what) - 1) + max(n - seen, 0)  # others are remembered
         judged = self.open.size("validation") + (n if self.folds else 0)
         return self._each(what.network) * ((self.folds + 1) * fitted + judged)
 
     def _each(self, network: str) -> float:
-        """Seconds an example, as the ranking saw it."""
-        assert self.ranking is not None
+        """Seconds an example, as the ranking saw it; a guess without one."""
+        if self.ranking is None:
+            return self._size(network) / SPEED
         place = self._place(network)
         return place.seconds / max(place.seen or self.ranking.n, 1)
 
@@ -269,9 +273,16 @@ class Search:
         return self._upper[network]
 
     def _work_of(self, what: Attempt) -> float:
-        if what.network not in self._work:
-            self._work[what.network] = multiply_adds(self.candidates[what.network])
-        return self._passes(what) * max(self._work[what.network], 1.0)
+        return self._passes(what) * max(self._size(what.network), 1.0)
+
+    def _size(self, network: str) -> float:
+        """The multiply-adds of one example; none of a network that does not take such."""
+        if network not in self._work:
+            try:
+                self._work[network] = multiply_adds(self.candidates[network])
+            except DovetailError:
+                self._work[network] = 0.0
+        return self._work[network]
 
     # Which is next, and which is best -------------------------------------------------------------
 
@@ -347,8 +358,10 @@ class Search:
 
     def _hoped_for(self, done: Done) -> float:
         what = done.attempt
-        if self.ranking is None or what.how not in PASSES:
+        if what.how not in PASSES:
             return -math.inf
+        if self.ranking is None:  # what others have learnt is more than one label a class says
+            return 0.0
         expected = self._expected(what.network)
         return expected + SHARES[what.how] * (1 - expected)
 
