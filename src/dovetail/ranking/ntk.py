@@ -35,7 +35,7 @@ from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.ranking.heads import coded, explained
-from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
+from dovetail.measure.inputs import as_rows, as_targets, refuse_other_count
 
 __all__ = ["OUTPUTS", "kernel_alignment", "kernel_loo", "ntk_score", "tangent_kernel"]
 
