@@ -35,7 +35,7 @@ from dovetail.core.extras import need
 from dovetail.core.settings import need_least
 from dovetail.measure.inputs import rows_and_codes
 
-__all__ = ["Engine", "Search", "k_filter", "k_redundancy"]
+__all__ = ["Engine", "EqualRows", "Search", "equal_rows", "k_filter", "k_redundancy"]
 
 Engine = Literal["auto", "faiss", "torch"]
 
@@ -80,7 +80,7 @@ def k_filter(features: Any, labels: Any, k: int = 10, *, by: Engine = "auto") ->
             f"{len(rows)} rows have {len(rows) - 1} neighbours each, fewer than k={k}; "
             "give more rows or a smaller k"
         )
-    groups = _grouped(rows, codes)
+    groups = equal_rows(rows, codes)
     missing = k - (groups.count - 1)  # neighbours of one's own that are not copies of oneself
     redundant = (groups.label != _MIXED) & (missing <= 0)
     pending = ((groups.label != _MIXED) & (missing > 0)).nonzero()[:, 0]
@@ -91,7 +91,9 @@ def k_filter(features: Any, labels: Any, k: int = 10, *, by: Engine = "auto") ->
         while len(pending):
             wanted = min(wanted, most)
             unsure = []
-            for who in pending.split(max(1, len(pending) if wanted < 64 else _BLOCK // wanted)):
+            for who in torch.split(
+                pending, len(pending) if wanted < 64 else max(1, _BLOCK // wanted)
+            ):
                 sure, yes = _judged(search, groups, missing, who, *finder.nearest(who, wanted))
                 redundant[who[sure & yes]] = True
                 unsure.append(who[~sure])
@@ -141,8 +143,12 @@ class Search:
 
 
 @dataclass(frozen=True, eq=False)
-class _Groups:
-    """Rows that are equal, ``of [n]`` which: of each the ``first``, its ``count`` and ``label``."""
+class EqualRows:
+    """Groups of rows that are equal.
+
+    ``of [n]`` is each row's group; of a group ``first`` is its first row, ``count`` how many there
+    are, and ``label`` the class of all of them, -1 where they have several.
+    """
 
     of: Tensor
     first: Tensor
@@ -150,7 +156,13 @@ class _Groups:
     label: Tensor
 
 
-def _grouped(rows: Tensor, codes: Tensor) -> _Groups:
+def equal_rows(rows: Tensor, codes: Tensor) -> EqualRows:
+    """Which rows ``[n, d]`` of float64 are the same, with class codes ``[n]``.
+
+    >>> rows = torch.tensor([[1.0], [2.0], [1.0]], dtype=torch.float64)
+    >>> equal_rows(rows, torch.tensor([0, 0, 1])).label
+    tensor([-1,  0])
+    """
     array = (rows + 0.0).contiguous().numpy()  # of the two zeros one
     known: dict[bytes, int] = {}
     names = (hashlib.blake2b(row.data, digest_size=16).digest() for row in array)
@@ -161,7 +173,7 @@ def _grouped(rows: Tensor, codes: Tensor) -> _Groups:
     low = torch.full((size,), int(codes.max())).scatter_reduce(0, of, codes, "amin")
     high = torch.zeros(size, dtype=codes.dtype).scatter_reduce(0, of, codes, "amax")
     label = torch.where(low == high, low, _MIXED)
-    return _Groups(of, first, torch.bincount(of), label)
+    return EqualRows(of, first, torch.bincount(of), label)
 
 
 def _engine(by: Engine, rows: int) -> ModuleType | None:
@@ -198,13 +210,13 @@ class _Finder:
             # Without oneself; who is not among so many that are as near gives way to the last.
             order = (index == who[:, None]).to(torch.int8).argsort(dim=1, stable=True)[:, :k]
             return distance.gather(1, order), index.gather(1, order)
-        blocks = who.split(max(1, _BLOCK // len(search.rows)))
+        blocks = torch.split(who, max(1, _BLOCK // len(search.rows)))
         each = [search.rough(some).topk(k, dim=1, largest=False) for some in blocks]
         return torch.cat([e.values for e in each]), torch.cat([e.indices for e in each])
 
 
 def _judged(
-    search: Search, groups: _Groups, missing: Tensor, who: Tensor, rough: Tensor, near: Tensor
+    search: Search, groups: EqualRows, missing: Tensor, who: Tensor, rough: Tensor, near: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Whether the answer is sure, and the answer, for each of some rows.
 
@@ -222,11 +234,9 @@ def _judged(
     sure = redundant | ((perhaps < missing[who]) & (last > other + 2 * noise))
     doubt = (~sure).nonzero()[:, 0]
     if len(doubt):
+        step = max(1, _BLOCK // near.shape[1] // search.rows.shape[1])
         exact = torch.cat(
-            [
-                search.between(who[some][:, None], near[some])
-                for some in doubt.split(max(1, _BLOCK // near.shape[1] // search.rows.shape[1]))
-            ]
+            [search.between(who[some][:, None], near[some]) for some in torch.split(doubt, step)]
         )
         nearest_other = torch.where(own[doubt], torch.inf, exact).amin(1)
         beyond = last[doubt].double() - noise
