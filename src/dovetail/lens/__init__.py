@@ -1,5 +1,36 @@
 """Look into parts: what they learnt, and why they do or do not transfer."""
 
+from dovetail.lens.input_records import DecisionRegions, DiscriminativeIntervals, GradientField
+from dovetail.lens.input_space import decision_regions, discriminative_intervals, gradient_field
+from dovetail.lens.profile import profile, profile_over
+from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
+from dovetail.measure.entropy import pure_entropy, pure_voronoi_map, selection_entropy
+from dovetail.measure.neighbours import k_filter, k_redundancy
+from dovetail.measure.separation import class_scatter, dead_features, least_squares_distance
+from dovetail.measure.weights import stable_rank, weight_entropy
 
-__all__ = ["JacobianSimilarity", "jacobian_similarity"]
+__all__ = [
+    "DecisionRegions",
+    "DiscriminativeIntervals",
+    "GradientField",
+    "JacobianSimilarity",
+    "Profile",
+    "ProfileOver",
+    "class_scatter",
+    "dead_features",
+    "decision_regions",
+    "discriminative_intervals",
+    "gradient_field",
+    "jacobian_similarity",
+    "k_filter",
+    "k_redundancy",
+    "least_squares_distance",
+    "profile",
+    "profile_over",
+    "pure_entropy",
+    "pure_voronoi_map",
+    "selection_entropy",
+    "stable_rank",
+    "weight_entropy",
+]
