@@ -6,7 +6,7 @@ import math
 import random
 
 from dovetail.core.records import StoredRecord
-from dovetail.core.views import Figure, Heatmap, Series, Table, Text, View
+from dovetail.core.views import Figure, Heatmap, Plane, Series, Table, Text, View
 
 
 def stored(title: str, *blocks, settings=None, data=None) -> StoredRecord:
@@ -150,6 +150,24 @@ def maps() -> View:
     )
 
 
+def planes() -> View:
+    side = [i / 12 - 1 for i in range(25)]
+    bowl = tuple(tuple(0.1 + x * x + 0.4 * y * y for x in side) for y in side)
+    waves = tuple(
+        tuple(None if x > 0.8 and y > 0.8 else math.sin(4 * x) * math.cos(3 * y) for x in side)
+        for y in side
+    )
+    halves = tuple(tuple(float(x > y) for x in side) for y in side)
+    around = tuple((x, y, -y, x) for x in side[2::5] for y in side[2::5])
+    ends = ((-1.0, 1.0), (-1.0, 1.0))
+    return (
+        Plane("A bowl", *ends, bowl, "along", "across", "loss", surface=True, points=((0, 0, 0),)),
+        Plane("By logarithm", *ends, bowl, "along", "across", "loss", log=True),
+        Plane("Waves", *ends, waves, "x", "y", arrows=around),
+        Plane("Regions", *ends, halves, classes=("ant", "bee"), points=((0.5, 0.0, 1),)),
+    )
+
+
 def gallery() -> list[StoredRecord]:
     long = [math.sin(i / 300) + i % 7 / 50 for i in range(3000)]
     line = Figure("line", "Long", (Series("s", tuple(range(3000)), tuple(long)),))
@@ -161,4 +179,5 @@ def gallery() -> list[StoredRecord]:
         stored("A run", line, settings={"seed": 1}, data={"loss": long}),
         stored("A run", Text("Same title."), settings={"seed": 2, "big": 2**63 + 1}),
         stored("Rankings", *rankings()),
+        stored("Planes", *planes()),
     ]

@@ -41,10 +41,10 @@ def colour(computed):
 def test_every_series_and_cell_is_drawn(browser, pages, page, width):
     browser.open(pages / f"{page}.html", width=width)
     boxes = browser.run(
-        f"{SHOWN}.map((c) => [...c.querySelectorAll('.plot .series, .plot .cell')].map((m) =>"
+        f"{SHOWN}.map((c) => [...c.querySelectorAll('.plot .series, .plot .cell, .plot .area, .mesh path')].map((m) =>"
         " { const b = m.getBBox(); return [b.width, b.height]; }))"
     )
-    assert len(boxes) == {"gallery": 12, "demo": 28}[page]
+    assert len(boxes) == {"gallery": 17, "demo": 28}[page]
     assert all(boxes)
     # A straight line is as thin as can be, but no mark is nothing.
     assert all(max(box) > 1 for chart in boxes for box in chart)
@@ -211,9 +211,11 @@ def test_a_phone_scrolls_boxes_and_never_the_page(browser, pages, page):
         " c.getScreenCTM().a * parseFloat(getComputedStyle(t).fontSize)))"
     )
     assert min(tall) >= 8.9
-    figures = browser.run(f"{SHOWN}.map((c) => [c.matches('.heat'), !!c.closest('.narrow')])")
+    figures = browser.run(
+        f"{SHOWN}.map((c) => [c.matches('.heat, .plane, .surface'), !!c.closest('.narrow')])"
+    )
     assert figures
-    assert all(heat != narrow for heat, narrow in figures)
+    assert all(as_it_is != narrow for as_it_is, narrow in figures)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -306,3 +308,11 @@ def test_a_drawing_of_its_own_has_the_colours_of_the_page(browser, pages, tmp_pa
         found = browser.run(script % (("svg",) * 3))
         assert [one for one in found if one[0] != "title"] == expected
         assert browser.errors == []
+
+
+def test_the_pointer_shows_the_value_of_the_nearest_node(browser, pages):
+    browser.open(pages / "gallery.html")
+    browser.run("document.querySelectorAll('.chart.plane')[0].scrollIntoView({block: 'center'})")
+    x, y = browser.centre(".chart.plane .frame .edge")
+    browser.move(x, y)
+    assert browser.run("document.getElementById('tip').textContent") == "0.10, 0"

@@ -6,12 +6,12 @@ import types
 import xml.etree.ElementTree as ET
 
 import pytest
-from report.gallery import figures, gallery, maps, rankings, stored
+from report.gallery import figures, gallery, maps, planes, rankings, stored
 
 from dovetail.core.errors import MissingExtraError, SettingsError
 from dovetail.core.views import Heatmap, Text
 from dovetail.report import draw_figure, draw_heatmap, export_figures, standalone
-from dovetail.report.export import _font, to_png
+from dovetail.report.export import _font, draw, to_png
 from dovetail.report.text import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_each_figure_has_a_file_of_its_own(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     files = export_figures(gallery(), tmp_path)
-    assert len(files) == 12
+    assert len(files) == 16
     assert {*files, tmp_path / "notes.txt"} == set(tmp_path.iterdir())
     assert files[0].name == "3-figures-1-loss-and-accuracy-of-a-training-that-too.svg"
 
@@ -28,11 +28,15 @@ def test_each_figure_has_a_file_of_its_own(tmp_path):
 @pytest.mark.parametrize("theme", ["auto", "light", "dark"])
 @pytest.mark.parametrize(
     "block",
-    [block for block in (*figures(), *maps(), *rankings()) if not isinstance(block, Text)],
+    [
+        block
+        for block in (*figures(), *maps(), *planes(), *rankings())
+        if not isinstance(block, Text)
+    ],
     ids=lambda block: block.title[:12],
 )
 def test_a_file_needs_no_variables_and_no_page(block, theme):
-    drawing = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
+    drawing = draw(block)
     root = ET.fromstring(standalone(drawing, theme=theme))
     style = root.find(SVG + "style").text
     assert "var(" not in style

@@ -32,7 +32,7 @@ def test_the_suffix_chooses_the_format(records, tmp_path, capsys, output, begins
     assert main(["report", str(records), "-o", str(path), "--title", "Mine"]) == 0
     assert path.read_text(encoding="utf-8").startswith(begins)
     assert names(tmp_path) == sorted(["records", output, *beside])
-    assert f"{path} holds 7 records." in capsys.readouterr().out
+    assert f"{path} holds 8 records." in capsys.readouterr().out
 
 
 def test_figures_alone(records, tmp_path, capsys, monkeypatch):

@@ -88,7 +88,7 @@ def test_every_figure_is_a_file_beside_the_report(tmp_path):
     report = write_report(gallery(), tmp_path / "my report.md", title="t")
     html = MarkdownIt("commonmark").render(report.read_text(encoding="utf-8"))
     images = [e.split('"')[0] for e in html.split('<img src="')[1:]]
-    assert len(images) == len(set(images)) == 12
+    assert len(images) == len(set(images)) == 16
     files = [tmp_path / image.replace("%20", " ") for image in images]
     assert {file.parent.name for file in files} == {"my report_files"}
     assert sorted(files) == sorted((tmp_path / "my report_files").iterdir())

@@ -1,4 +1,4 @@
-"""What a record shows: text, tables, figures, heat maps and pictures, as plain data.
+"""What a record shows: text, tables, figures, heat maps, planes and pictures, as plain data.
 
 A view is a tuple of blocks.  The report draws them as HTML, the command line as text; neither
 knows what was measured, and nothing here knows how it will be drawn.
@@ -6,6 +6,7 @@ knows what was measured, and nothing here knows how it will be drawn.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ __all__ = [
     "Heatmap",
     "Picture",
     "Pictures",
+    "Plane",
     "Series",
     "Table",
     "Text",
@@ -162,6 +164,61 @@ class Heatmap:
         _take(wide * len(self.rows))
 
 
+@dataclass(frozen=True)
+class Plane:
+    """A number at every node of a grid over two axes, drawn as contour lines over colour.
+
+    ``values[i][j]`` belongs to the ``i``-th of as many evenly spaced y from ``y[0]`` to ``y[1]``,
+    and to the ``j``-th such x: the first row is the lowest.  ``None`` marks what is not known.
+
+    ``log``
+        Colours and lines by the logarithm of the values; what is not positive gets the least.
+    ``surface``
+        The same grid as a surface too, beside the contours.
+    ``classes``
+        Names, of which the values are the places: flat regions without lines, in a colour each.
+    ``arrows``
+        ``(x, y, dx, dy)``, all drawn to one scale, such that the longest leave room for others.
+    ``points``
+        ``(x, y, class)``: marks in the colour of a class.
+
+    >>> Plane("Loss", (-1.0, 1.0), (0.0, 2.0), ((1.0, 0.0, 1.0), (2.0, 1.0, 2.0))).values[1][0]
+    2.0
+    """
+
+    title: str
+    x: tuple[float, float]
+    y: tuple[float, float]
+    values: tuple[tuple[float | None, ...], ...]
+    x_label: str = ""
+    y_label: str = ""
+    value_label: str = ""
+    format: str = ""
+    log: bool = False
+    surface: bool = False
+    classes: tuple[str, ...] = ()
+    arrows: tuple[tuple[float, float, float, float], ...] = ()
+    points: tuple[tuple[float, float, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for low, high in (self.x, self.y):
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ValueError("a plane's axes run from a number to a greater one")
+        wide = len(self.values[0]) if self.values else 0
+        if wide < 2 or len(self.values) < 2 or any(len(row) != wide for row in self.values):
+            raise ValueError("a plane has two rows or more, of equal length, of two values or more")
+        if self.classes and not all(self._is_class(v) for row in self.values for v in row):
+            raise ValueError(
+                f"the values of a plane of {len(self.classes)} classes are their places"
+            )
+        if any(place < 0 for *_, place in self.points):
+            raise ValueError("the class of a point is a place, counted from zero")
+        _take(wide * len(self.values) + len(self.arrows) + len(self.points))
+
+    def _is_class(self, value: float | None) -> bool:
+        return value is None or (0 <= value < len(self.classes) and float(value).is_integer())
+
+
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _LARGEST = 1 << 16
 """Characters of a picture: a thumbnail has a tenth of that."""
@@ -243,14 +300,15 @@ def _take(cells: int) -> None:
             raise ValueError("what it shows would be larger than what it holds")
 
 
-Block = Text | Table | Figure | Heatmap | Pictures
+Block = Text | Table | Figure | Heatmap | Plane | Pictures
 View = tuple[Block, ...]
 
-_BLOCKS: dict[str, type[Text] | type[Table] | type[Figure] | type[Heatmap] | type[Pictures]] = {
+_BLOCKS: dict[str, type[Block]] = {
     "text": Text,
     "table": Table,
     "figure": Figure,
     "heatmap": Heatmap,
+    "plane": Plane,
     "pictures": Pictures,
 }
 

@@ -1,7 +1,32 @@
 """Look into parts: what they learnt, and why they do or do not transfer."""
 
+from dovetail.lens.profile import profile, profile_over
+from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
 from dovetail.lens.theory import gram_theory
 from dovetail.lens.theory_record import GramTheory
+from dovetail.measure.entropy import pure_entropy, pure_voronoi_map, selection_entropy
+from dovetail.measure.neighbours import k_filter, k_redundancy
+from dovetail.measure.separation import class_scatter, dead_features, least_squares_distance
+from dovetail.measure.weights import stable_rank, weight_entropy
 
-__all__ = ["GramTheory", "JacobianSimilarity", "gram_theory", "jacobian_similarity"]
+__all__ = [
+    "GramTheory",
+    "JacobianSimilarity",
+    "Profile",
+    "ProfileOver",
+    "class_scatter",
+    "dead_features",
+    "gram_theory",
+    "jacobian_similarity",
+    "k_filter",
+    "k_redundancy",
+    "least_squares_distance",
+    "profile",
+    "profile_over",
+    "pure_entropy",
+    "pure_voronoi_map",
+    "selection_entropy",
+    "stable_rank",
+    "weight_entropy",
+]

@@ -120,6 +120,20 @@ class LeastSquares:
         d = self._columns[0]
         return float(inner[:, :d].square().sum()) / d
 
+    def squared_error(self, head: Linear) -> float:
+        r"""The squared residuals :math:`\sum_i \lVert x_i W + b - y_i\rVert^2` of a map.
+
+        >>> rows = LeastSquares().update([[0.0], [1.0], [2.0]], [0.0, 0.0, 3.0])
+        >>> round(rows.squared_error(rows.solve()), 9)
+        1.5
+        """
+        first, inner, last = self._blocks()
+        d = self._columns[0]
+        weights, intercept = head.weights.double(), head.intercept.double()
+        shifted = first[0] * intercept + first[1 : 1 + d] @ weights - first[1 + d :]
+        missed = shifted.square().sum() + (inner[:, :d] @ weights - inner[:, d:]).square().sum()
+        return float(missed + last.square().sum())  # the last: what no map of these could explain
+
     def r2(self, head: Linear) -> float:
         r"""The share of the targets' variance that a map explains on these rows.
 
@@ -133,11 +147,7 @@ class LeastSquares:
         """
         first, inner, last = self._blocks()
         d = self._columns[0]
-        weights, intercept = head.weights.double(), head.intercept.double()
-        shifted = first[0] * intercept + first[1 : 1 + d] @ weights - first[1 + d :]
-        beyond = float(last.square().sum())  # what no map of these features could explain
-        missed = shifted.square().sum() + (inner[:, :d] @ weights - inner[:, d:]).square().sum()
-        left = float(missed) + beyond
+        left, beyond = self.squared_error(head), float(last.square().sum())
         varied = float(inner[:, d:].square().sum()) + beyond
         size = float(first[1 + d :].square().sum()) + varied
         if varied <= _CENTRED**2 * size:

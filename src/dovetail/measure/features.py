@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,15 @@ from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.task import Split, Task
 
-__all__ = ["Features", "Pooling", "features", "features_along", "pooled"]
+__all__ = [
+    "Features",
+    "Pooling",
+    "features",
+    "features_along",
+    "features_through",
+    "pieces_along",
+    "pooled",
+]
 
 Pooling = Literal["average", "flatten"]
 
@@ -141,24 +149,51 @@ def features_along(
     >>> {name: tuple(found.values.shape) for name, found in along.items()}
     {'conv1': (42, 6), 'fc1': (42, 120)}
     """
-    part = as_part(part)
+    pieces, _ = pieces_along(part, at)
+    options: dict[str, Any] = {"split": split, "pooling": pooling, "batch_size": batch_size}
+    return features_through(part, pieces, task, **options)
+
+
+def pieces_along(part: Part | nn.Module, at: Sequence[str]) -> tuple[dict[str, nn.Module], Part]:
+    """What lies before each of several cut points, since the one before it, and what is left.
+
+    >>> from dovetail.parts.part import build
+    >>> pieces, rest = pieces_along(build("lenet5", size=8), ["conv1", "fc1"])
+    >>> list(pieces), rest.contract.gives[0].shape
+    (['conv1', 'fc1'], (10,))
+    """
+    rest = as_part(part)
     if len(set(at)) < len(at) or not at:
         raise SettingsError("name at least one cut point, and each of them once")
-    refuse_other_inputs(task, part.contract)
-    inputs, targets = task.subset(split)
-    pieces, rest = [], part
+    pieces = {}
     for name in at:
         front, rest = cut(rest, at=name)
         if len(front.contract.gives) != 1:
             raise ContractError(f"{len(front.contract.gives)} tensors cross at {name!r}, not one")
-        pieces.append(front.module)
-    tapped = _Tapped(pieces, pooling)
+        pieces[name] = front.module
+    return pieces, rest
+
+
+def features_through(
+    part: Part | nn.Module,
+    pieces: Mapping[str, nn.Module],
+    task: Task,
+    *,
+    split: Split = "train",
+    pooling: Pooling = "average",
+    batch_size: int = 512,
+) -> dict[str, Features]:
+    """What each piece of a network gives, as rows: every batch runs once through all of them."""
+    part = as_part(part)
+    refuse_other_inputs(task, part.contract)
+    inputs, targets = task.subset(split)
+    tapped = _Tapped(list(pieces.values()), pooling)
     values = outputs_of(part.changed(module=tapped), inputs, batch_size=batch_size)
     settings = {"split": split, "pooling": pooling, "batch_size": batch_size}
     columns = torch.split(values, tapped.widths, dim=1)
     return {
         name: Features(rows.contiguous(), targets, settings | {"at": name})
-        for name, rows in zip(at, columns, strict=True)
+        for name, rows in zip(pieces, columns, strict=True)
     }
 
 

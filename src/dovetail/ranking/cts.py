@@ -20,8 +20,8 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.measure.inputs import rows_and_codes
 from dovetail.objectives.unit import unit_length
-from dovetail.ranking.inputs import rows_and_codes
 
 __all__ = ["EXACT_ROWS", "Estimate", "cts", "cts_neo"]
 

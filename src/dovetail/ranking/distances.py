@@ -10,7 +10,8 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.ranking.inputs import rows_and_codes
+from dovetail.measure.inputs import rows_and_codes
+from dovetail.measure.neighbours import Search
 
 __all__ = ["knn", "parc"]
 
@@ -42,44 +43,28 @@ def knn(features: Any, labels: Any, k: int = 1) -> float:
     if k < 1:
         raise SettingsError(f"k must be at least 1, got {k}")
     k = min(k, len(rows) - 1)
-    search = _Search(rows, k)
+    search = Search(rows)
     step = max(1, _BLOCK // len(rows))
     credit = sum(
-        _credit(search, codes, torch.arange(start, min(start + step, len(rows))))
+        _credit(search, k, codes, torch.arange(start, min(start + step, len(rows))))
         for start in range(0, len(rows), step)
     )
     return credit / len(rows)
 
 
-class _Search:
-    """The nearest rows of rows, by exact squared distances."""
-
-    def __init__(self, rows: Tensor, k: int) -> None:
-        self.rows, self.k = rows, k
-        self.centred = rows - rows.mean(0)  # distances stay, and a product loses fewer digits
-        self.squares = self.centred.square().sum(1)
-        digits = 4 * torch.finfo(rows.dtype).eps * (rows.shape[1] + 8)
-        self.noise = digits * float(self.squares.max())
-
-    def around(self, who: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Distances of a block to all rows, then distances and indices of the candidates."""
-        rough = self.squares[who][:, None] + self.squares - 2 * self.centred[who] @ self.centred.T
-        rough[torch.arange(len(who)), who] = torch.inf
-        most = min(self.k + _SPARE, len(self.rows) - 1)
-        candidates = rough.topk(most, dim=1, largest=False, sorted=False).indices
-        exact = self.between(who[:, None], candidates)
-        exact, order = exact.sort(dim=1)
-        return rough, exact, candidates.gather(1, order)
-
-    def between(self, one: Tensor, other: Tensor) -> Tensor:
-        """Squared distances by differences: the same for equal rows, wherever they stand."""
-        return (self.rows[one] - self.rows[other]).square().sum(-1)
+def _around(search: Search, k: int, who: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rough distances of a block to all rows, then exact ones and indices of the candidates."""
+    rough = search.rough(who)
+    most = min(k + _SPARE, len(search.rows) - 1)
+    candidates = rough.topk(most, dim=1, largest=False, sorted=False).indices
+    exact, order = search.between(who[:, None], candidates).sort(dim=1)
+    return rough, exact, candidates.gather(1, order)
 
 
-def _credit(search: _Search, codes: Tensor, who: Tensor) -> float:
+def _credit(search: Search, k: int, codes: Tensor, who: Tensor) -> float:
     """How many of a block's rows are told right; a tie counts as a share."""
-    k, own = search.k, codes[who]
-    rough, exact, near = search.around(who)
+    own = codes[who]
+    rough, exact, near = _around(search, k, who)
     farthest = rough.gather(1, near).amax(1)
     all_seen = near.shape[1] == len(search.rows) - 1
     crowded = (farthest <= exact[:, k - 1] + 2 * search.noise) & (not all_seen)

@@ -45,9 +45,9 @@ from torch import Tensor
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
 from dovetail.linalg.ridge import Decomposed, LeaveOneOut, leave_one_out, solve
+from dovetail.measure.inputs import as_rows, refuse_other_count
 from dovetail.measure.intervals import normal_quantile
 from dovetail.ranking.heads import Head, HeadKind, coded, fit_head, right_shares
-from dovetail.ranking.inputs import as_rows, refuse_other_count
 
 __all__ = [
     "Expected",

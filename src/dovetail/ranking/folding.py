@@ -16,7 +16,7 @@ from torch import Tensor
 
 import dovetail.ranking.sums as sums_module
 from dovetail.linalg.moments import HigherMoments, Moments, SecondMoment
-from dovetail.ranking.inputs import CHUNK, LEAST, MOST, lengths_of, rows_a_chunk
+from dovetail.measure.inputs import CHUNK, LEAST, MOST, lengths_of, rows_a_chunk
 from dovetail.ranking.sums import ClassSums, Sums
 
 __all__ = ["Groups", "Rows", "class_gaussians", "fold"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from dovetail.core.errors import TaskError
 from dovetail.linalg.ridge import Penalty, fit, leave_one_out
 from dovetail.measure.evaluate import label_measures, number_measures
-from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
+from dovetail.measure.inputs import as_rows, as_targets, refuse_other_count
 
 __all__ = ["Head", "HeadKind", "coded", "explained", "fit_head", "ridge_loo", "right_shares"]
 

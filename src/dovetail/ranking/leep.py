@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import derived_seed
-from dovetail.ranking.inputs import rows_and_codes
+from dovetail.measure.inputs import rows_and_codes
 
 __all__ = ["components_for", "leep", "nce", "nleep", "principal"]
 

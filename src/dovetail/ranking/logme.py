@@ -30,7 +30,7 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 from dovetail.linalg.moments import SecondMoment
-from dovetail.ranking.inputs import CHUNK, float_rows, lengths_of, plain_targets
+from dovetail.measure.inputs import CHUNK, float_rows, lengths_of, plain_targets
 
 __all__ = ["CUT", "NOISE", "log_evidence", "logme", "mean_evidence"]
 

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
+from dovetail.measure.inputs import as_rows
 from dovetail.measure.intervals import refuse_no_share
 from dovetail.objectives.pairwise import KINDS
 from dovetail.ranking.expected import Expected, chance_values, expected_accuracy
 from dovetail.ranking.heads import HeadKind
-from dovetail.ranking.inputs import as_rows
 from dovetail.ranking.ntk import ntk_score
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.scores import DEFAULT, DEFAULT_OF_PAIRS, SCORES, By, Score, as_score, score

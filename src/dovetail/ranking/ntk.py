@@ -32,10 +32,10 @@ from dovetail.linalg.ridge import kernel_leave_one_out
 from dovetail.linalg.tangent import TangentFeatures
 from dovetail.measure.features import Pooling, pooled
 from dovetail.measure.forward import outputs_of, prepare
+from dovetail.measure.inputs import as_rows, as_targets, refuse_other_count
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.ranking.heads import coded, explained
-from dovetail.ranking.inputs import as_rows, as_targets, refuse_other_count
 
 __all__ = ["OUTPUTS", "kernel_alignment", "kernel_loo", "ntk_score", "tangent_kernel"]
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError, nearest
+from dovetail.measure.inputs import LEAST, float_rows, lengths_of, rows_a_chunk
 from dovetail.objectives.pairwise import KINDS, refuse_misplaced
-from dovetail.ranking.inputs import LEAST, float_rows, lengths_of, rows_a_chunk
 from dovetail.ranking.scores_from_sums import pair_score
 
 __all__ = ["PairSums"]

@@ -14,11 +14,11 @@ from typing import Any, SupportsFloat
 
 from dovetail.core.activations import kernel_range
 from dovetail.core.errors import SettingsError, TaskError, argument, nearest
+from dovetail.measure.inputs import as_rows, as_targets, class_codes, refuse_other_count
 from dovetail.ranking.cts import cts, cts_neo
 from dovetail.ranking.distances import knn, parc
 from dovetail.ranking.expected import expected_accuracy
 from dovetail.ranking.heads import ridge_loo
-from dovetail.ranking.inputs import as_rows, as_targets, class_codes, refuse_other_count
 from dovetail.ranking.leep import leep, nce, nleep
 from dovetail.ranking.logme import logme
 from dovetail.ranking.ntk import kernel_alignment, kernel_loo

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dovetail.core.activations import KernelRange
 from dovetail.core.errors import SettingsError, TaskError, nearest
-from dovetail.ranking.inputs import CHUNK
+from dovetail.measure.inputs import CHUNK
 from dovetail.ranking.logme import CUT, mean_evidence
 from dovetail.ranking.sums import ClassSums, Sums
 

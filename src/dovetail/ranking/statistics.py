@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dovetail.core.activations import is_activation, kernel_range
 from dovetail.core.errors import FormatError, SettingsError, TaskError
+from dovetail.measure.inputs import float_rows, lengths_of, plain_targets
 from dovetail.ranking.folding import class_gaussians, fold
-from dovetail.ranking.inputs import float_rows, lengths_of, plain_targets
 from dovetail.ranking.scores_from_sums import ScoresFromSums, known_kind
 from dovetail.ranking.sums import Sums
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError
+from dovetail.measure.inputs import rows_and_codes
 from dovetail.ranking.folding import Groups
-from dovetail.ranking.inputs import rows_and_codes
 
 __all__ = ["coding_rate", "transrate", "transrate_scaled"]
 

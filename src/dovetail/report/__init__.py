@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dovetail.report.heatmaps import draw_heatmap
     from dovetail.report.markdown import render_markdown
     from dovetail.report.page import render_page, write_report
+    from dovetail.report.planes import draw_plane
     from dovetail.report.svg import standalone
     from dovetail.report.terminal import print_view
 
@@ -23,6 +24,7 @@ __all__ = [
     # drawings
     "draw_figure",
     "draw_heatmap",
+    "draw_plane",
     "export_figures",
     "standalone",
     # terminals
@@ -32,7 +34,7 @@ __all__ = [
 _HOMES = {
     **{"export_figures": "export", "draw_figure": "figures", "draw_heatmap": "heatmaps"},
     **{"render_markdown": "markdown", "render_page": "page", "write_report": "page"},
-    **{"standalone": "svg", "print_view": "terminal"},
+    **{"draw_plane": "planes", "standalone": "svg", "print_view": "terminal"},
 }
 
 

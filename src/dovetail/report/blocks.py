@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from itertools import groupby
 
-from dovetail.core.views import Block, Cell, Figure, Heatmap, Pictures, Table, Text, View
+from dovetail.core.views import Block, Cell, Figure, Heatmap, Pictures, Plane, Table, Text, View
 from dovetail.report.axes import HALF, NARROW, WIDTH
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
+from dovetail.report.planes import ALONE, draw_contours, draw_surface
 from dovetail.report.text import escape, numeric_columns, shown_rows
 
 __all__ = ["draw_block", "draw_table", "draw_view", "figure_data"]
@@ -50,6 +51,8 @@ def draw_block(block: Block, *, wide: float = WIDTH) -> str:
     if isinstance(block, Heatmap):
         drawing = draw_heatmap(block, titled=False)
         return f"<figure>{caption}{_scroll(drawing, block.title)}</figure>"
+    if isinstance(block, Plane):
+        return f"<figure>{caption}{_plane(block)}</figure>"
     if isinstance(block, Pictures):
         return f'<figure class="pictures">{caption}<div>{_thumbnails(block)}</div></figure>'
     # Two drawings, of which the style sheet shows one: letters do not shrink with the screen.
@@ -61,6 +64,14 @@ def draw_block(block: Block, *, wide: float = WIDTH) -> str:
     data = f"<summary>Data</summary>{draw_table(table)}" if table else ""
     folded = f'<details class="data">{data}</details>' if data else ""
     return f"<figure>{caption}{drawing}{folded}</figure>"
+
+
+def _plane(plane: Plane) -> str:
+    """Contours and surface side by side, or below each other where there is less room."""
+    if not plane.surface or plane.classes:
+        return draw_contours(plane, width=ALONE)
+    drawn = draw_contours(plane, width=HALF) + draw_surface(plane)
+    return f'<div class="beside">{drawn}</div>'
 
 
 def draw_table(table: Table) -> str:

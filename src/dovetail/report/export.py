@@ -1,4 +1,4 @@
-"""Figures and heat maps as files of their own: SVG, or PNG where that is what a paper takes."""
+"""Figures, heat maps and planes as files: SVG, or PNG where that is what a paper takes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from dovetail.core.errors import SettingsError
 from dovetail.core.extras import need
 from dovetail.core.files import write_whole
 from dovetail.core.records import Record, slug
-from dovetail.core.views import Figure, Heatmap
+from dovetail.core.views import Figure, Heatmap, Plane
 from dovetail.report.colours import PALETTES
 from dovetail.report.figures import draw_figure
 from dovetail.report.heatmaps import draw_heatmap
+from dovetail.report.planes import draw_plane
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
 
-__all__ = ["Drawn", "drawings", "drawings_of", "export_figures", "to_png"]
+__all__ = ["Drawn", "draw", "drawings", "drawings_of", "export_figures", "to_png"]
 
 Theme = Literal["light", "dark"]
 _FORMATS = ("svg", "png")
@@ -56,15 +57,25 @@ def drawings_of(parts: Sequence[Section]) -> list[Drawn]:
     for section in parts:
         number = 0
         for place, block in enumerate(section.view):
-            if not isinstance(block, Figure | Heatmap):
+            if not isinstance(block, Figure | Heatmap | Plane):
                 continue
             number += 1
             words = (section.number, section.name[:40].strip("-"), number, _plain(block.title))
             name = "-".join(str(word) for word in words if word)
             figure = block if isinstance(block, Figure) else None
-            drawing = draw_figure(figure) if figure else draw_heatmap(block)  # type: ignore[arg-type]
-            drawn.append(Drawn(section.number, place, name, drawing, figure))
+            drawn.append(Drawn(section.number, place, name, draw(block), figure))
     return drawn
+
+
+def draw(block: Figure | Heatmap | Plane) -> str:
+    """Any block that is a drawing, as an SVG element with its title.
+
+    >>> draw(Heatmap("Joins", ("a",), ("b",), ((0.5,),)))[:4]
+    '<svg'
+    """
+    if isinstance(block, Figure):
+        return draw_figure(block)
+    return draw_heatmap(block) if isinstance(block, Heatmap) else draw_plane(block)
 
 
 def export_figures(

@@ -8,11 +8,10 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import replace
 
-from dovetail.core.views import Block, Cell, Heatmap, Pictures, Table, Text, View
+from dovetail.core.views import Block, Cell, Pictures, Table, Text, View
 from dovetail.core.words import counted, shortened
 from dovetail.report.blocks import draw_block
-from dovetail.report.figures import draw_figure
-from dovetail.report.heatmaps import draw_heatmap
+from dovetail.report.export import draw
 from dovetail.report.svg import standalone
 from dovetail.report.text import escape
 
@@ -49,8 +48,7 @@ def _drawn(block: Block) -> str:
     elif isinstance(block, Pictures):
         found = draw_block(block)
     else:
-        drawn = draw_heatmap(block) if isinstance(block, Heatmap) else draw_figure(block)
-        picture = standalone(drawn).encode()
+        picture = standalone(draw(block)).encode()
         source = b64encode(picture).decode()
         found = f'<img alt="{escape(block.title)}" src="data:image/svg+xml;base64,{source}">'
     if len(found) > _MOST_BLOCK:

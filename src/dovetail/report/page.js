@@ -31,6 +31,15 @@ function targetsOf(chart) {
       return { x: box.x + box.width / 2, y: box.y + box.height / 2, box, head: said.slice(end + 2), body: said.slice(0, end) };
     });
   }
+  const frame = chart.querySelector("[data-nodes]");
+  if (frame) { // the nodes of a plane, row by row from the lowest
+    const { box: [left, bottom, right, top], classes, ...words } = JSON.parse(frame.dataset.nodes);
+    const [x, y, z] = [words.x.split(" "), words.y.split(" "), words.z.split(" ")];
+    return z.map((value, k) => {
+      const i = Math.floor(k / x.length), j = k % x.length;
+      return { x: left + (right - left) * j / (x.length - 1), y: bottom + (top - bottom) * i / (y.length - 1), head: classes[value] ?? value, body: x[j] + ", " + y[i] };
+    });
+  }
   const xName = chart.dataset.x ?? "x";
   return [...chart.querySelectorAll(".plot .series")].flatMap((series) =>
     JSON.parse(series.dataset.points).map(([x, y, xWords, yWords]) => (
@@ -42,7 +51,7 @@ function pointAt(chart) {
   const heat = chart.classList.contains("heat");
   const polar = chart.classList.contains("polar"), rows = chart.classList.contains("interval");
   // Lines and bars are read along x, rows along y.
-  const [across, upright] = rows ? [0.3, 1] : polar || chart.classList.contains("scatter") ? [1, 1] : [1, 0.3];
+  const [across, upright] = rows ? [0.3, 1] : polar || chart.classList.contains("scatter") || chart.classList.contains("plane") ? [1, 1] : [1, 0.3];
   const ring = document.createElementNS("http://www.w3.org/2000/svg", heat ? "rect" : "circle");
   chart.append(set(ring, { class: "ring", r: 6, visibility: "hidden" }));
   let current = null;

@@ -24,6 +24,7 @@ from dovetail.core.views import (
     Figure,
     Heatmap,
     Pictures,
+    Plane,
     Series,
     Table,
     Text,
@@ -163,6 +164,8 @@ _SIDE = 200  # of a heat map whose rows and columns are both many
 _MOST_SERIES = 200
 _MOST_NAMES = 500  # along an axis
 _MOST_PICTURES = 48
+_MOST_MARKS = 2000  # of each kind, on a plane
+_MOST_CLASSES = 100
 _MOST_POINTS = 50_000  # of a figure; a screen shows fewer
 _LONGEST_TEXT = 20_000
 _LONGEST_CELL = 2000
@@ -202,6 +205,8 @@ def _shorten(block: Block, room: int, most_rows: int) -> tuple[Block, _Lost]:
         return _table(block, room, most_rows)
     if isinstance(block, Pictures):
         return _pictures(block)
+    if isinstance(block, Plane):
+        return _plane(block)
     return _heatmap(block) if isinstance(block, Heatmap) else _figure(block)
 
 
@@ -232,6 +237,36 @@ def _heatmap(heatmap: Heatmap) -> tuple[Heatmap, _Lost]:
         column_label=_title(heatmap.column_label),
     )
     return short, [(rows - tall, "rows"), (columns - wide, "columns")]
+
+
+def _plane(plane: Plane) -> tuple[Plane, _Lost]:
+    rows, columns = len(plane.values), len(plane.values[0])
+    tall, wide = _spread(rows), _spread(columns)
+    arrows, points = plane.arrows[:_MOST_MARKS], plane.points[:_MOST_MARKS]
+    classes = len(plane.classes) > _MOST_CLASSES  # more than can be told apart: numbers then
+    short = replace(
+        plane,
+        title=_title(plane.title),
+        values=tuple(tuple(plane.values[i][j] for j in wide) for i in tall),
+        x_label=_title(plane.x_label),
+        y_label=_title(plane.y_label),
+        value_label=_title(plane.value_label),
+        classes=() if classes else _names(plane.classes),
+        arrows=arrows,
+        points=points,
+    )
+    lost = [
+        (rows * columns - len(tall) * len(wide), "values between these"),
+        (len(plane.arrows) - len(arrows), "arrows"),
+        (len(plane.points) - len(points), "points"),
+    ]
+    return short, lost
+
+
+def _spread(count: int) -> list[int]:
+    """Places from the first to the last, as many as a plane shows along a side."""
+    few = min(count, _SIDE)
+    return [round(i * (count - 1) / (few - 1)) for i in range(few)]
 
 
 def _pictures(block: Pictures) -> tuple[Pictures, _Lost]:
@@ -286,6 +321,8 @@ def _of(series: Series, keeps: Callable[[int, float | str], bool]) -> Series:
 def _cells(block: Block) -> int:
     if isinstance(block, Table | Heatmap):
         return len(block.rows) * len(block.columns)
+    if isinstance(block, Plane):
+        return len(block.values) * len(block.values[0]) + len(block.arrows) + len(block.points)
     return sum(len(one.x) for one in block.series) if isinstance(block, Figure) else 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core.views import Cell, Figure, Heatmap, Pictures, Series, Table, Text, View
+from dovetail.core.views import Cell, Figure, Heatmap, Pictures, Plane, Series, Table, Text, View
 from dovetail.core.words import harmless, one_line
 from dovetail.report.sections import MOST_CELLS, bounded
 from dovetail.report.text import names_of, numeric_columns, place_name, show_number, shown_rows
@@ -63,6 +63,10 @@ def print_view(view: View, *, console: Console | None = None, wide: bool | None 
         elif isinstance(block, Pictures):
             words = tuple((one.words,) for one in block.pictures)
             _print_table(Table((block.title or "pictures",), words), out, unbounded)
+        elif isinstance(block, Plane):
+            from dovetail.report.levels import shaded_rows
+
+            _print_table(shaded_rows(block), out, unbounded, (0,), drawn=True)
         else:
             _print_table(_matrix(block), out, unbounded, range(1, len(block.columns) + 1))
 

@@ -1,4 +1,4 @@
-"""What people hand to a score, made into tensors or refused with a reason."""
+"""What people hand to a score or a measure, made into tensors or refused with a reason."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def plain_targets(targets: Any, count: int | None = None, what: str = "targets")
     return values
 
 
-def class_codes(labels: Any) -> tuple[Tensor, int]:
-    """Class codes ``[n]`` from 0 to C - 1, and C, which must be at least two.
+def class_codes(labels: Any, least: int = 2) -> tuple[Tensor, int]:
+    """Class codes ``[n]`` from 0 to C - 1, and C, which must be at least so many, one or two.
 
     >>> class_codes([7, 3, 7])
     (tensor([1, 0, 1]), 2)
@@ -137,20 +137,20 @@ def class_codes(labels: Any) -> tuple[Tensor, int]:
     if codes.is_floating_point():
         raise TaskError("this needs one class a row (integers or names), not numbers")
     count = int(codes.max()) + 1
-    if count < 2:
+    if count < least:
         raise TaskError("all labels are of one class; a score tells classes apart and needs two")
     return codes, count
 
 
 def rows_and_codes(
-    features: Any, labels: Any, what: str = "features"
+    features: Any, labels: Any, what: str = "features", *, least: int = 2
 ) -> tuple[Tensor, Tensor, int]:
     """Rows ``[n, d]`` with a class code each ``[n]``, and how many classes there are.
 
     >>> rows_and_codes([[1.0], [2.0]], ["emu", "cat"])[1:]
     (tensor([1, 0]), 2)
     """
-    rows, (codes, count) = as_rows(features, what), class_codes(labels)
+    rows, (codes, count) = as_rows(features, what), class_codes(labels, least)
     refuse_other_count(rows, codes, what)
     return rows, codes, count
 
