@@ -1,5 +1,6 @@
 """Look into parts: what they learnt, and why they do or do not transfer."""
 
+from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
 from dovetail.lens.profile import profile, profile_over
 from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
@@ -12,12 +13,14 @@ from dovetail.measure.weights import stable_rank, weight_entropy
 
 __all__ = [
     "GramTheory",
+    "HessianSpectrum",
     "JacobianSimilarity",
     "Profile",
     "ProfileOver",
     "class_scatter",
     "dead_features",
     "gram_theory",
+    "hessian_spectrum",
     "jacobian_similarity",
     "k_filter",
     "k_redundancy",
