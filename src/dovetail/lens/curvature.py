@@ -42,8 +42,11 @@ __all__ = ["Density", "HessianSpectrum", "MeanHessian", "hessian_spectrum"]
 MEMORY = 2**30
 """Bytes of graphs that are kept from one product to the next; beyond, they are made anew."""
 
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 1 << 20
 """Of inputs in a batch at most, where nobody says how many batches."""
+
+_KEPT = 3
+"""So many times what one backward pass needs is kept for a second one."""
 
 _SMALL = 3
 """A space of fewer dimensions a wanted eigenvalue than this is written out."""
@@ -147,19 +150,15 @@ class MeanHessian:
         self._rows = list(torch.arange(n).tensor_split(batches))
         self.products = 0
         self._graphs: list[LossHessian] = []
-        held = 0
         self.value, slopes = 0.0, []
+        counted = _Held()
         for rows in self._rows:
-            counted = _Held()
             with torch.autograd.graph.saved_tensors_hooks(counted.pack, counted.unpack):
                 graph = self._made(rows)
             self.value += graph.value * len(rows) / n
-            slopes.append(graph.gradient.double() * (len(rows) / n))
-            held += counted.bytes
-            self._graphs.append(graph)
-            if held * len(self._rows) / len(slopes) > MEMORY and len(self._rows) > 1:
-                self._graphs = []
-                held = -(2**62)  # from now on nothing is kept
+            slopes.append(graph.gradient.double().cpu() * (len(rows) / n))
+            if _KEPT * counted.bytes <= MEMORY:
+                self._graphs.append(graph)
         self.gradient = torch.stack(slopes).sum(0)
         self.size = len(self.gradient)
         if len(self._graphs) < len(self._rows):
