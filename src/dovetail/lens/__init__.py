@@ -4,32 +4,43 @@ from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
 from dovetail.lens.profile import profile, profile_over
 from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
+from dovetail.lens.study_record import TransferRun, TransferStudy
 from dovetail.lens.theory import gram_theory
 from dovetail.lens.theory_record import GramTheory
+from dovetail.lens.transfer_study import transfer_study
+from dovetail.lens.weights import Deviation, WeightMap, deviation, matched_weights, weight_map
 from dovetail.measure.entropy import pure_entropy, pure_voronoi_map, selection_entropy
 from dovetail.measure.neighbours import k_filter, k_redundancy
 from dovetail.measure.separation import class_scatter, dead_features, least_squares_distance
 from dovetail.measure.weights import stable_rank, weight_entropy
 
 __all__ = [
+    "Deviation",
     "GramTheory",
     "HessianSpectrum",
     "JacobianSimilarity",
     "Profile",
     "ProfileOver",
+    "TransferRun",
+    "TransferStudy",
+    "WeightMap",
     "class_scatter",
     "dead_features",
+    "deviation",
     "gram_theory",
     "hessian_spectrum",
     "jacobian_similarity",
     "k_filter",
     "k_redundancy",
     "least_squares_distance",
+    "matched_weights",
     "profile",
     "profile_over",
     "pure_entropy",
     "pure_voronoi_map",
     "selection_entropy",
     "stable_rank",
+    "transfer_study",
     "weight_entropy",
+    "weight_map",
 ]
