@@ -1,6 +1,8 @@
 """Look into parts: what they learnt, and why they do or do not transfer."""
 
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
+from dovetail.lens.input_records import DecisionRegions, DiscriminativeIntervals, GradientField
+from dovetail.lens.input_space import decision_regions, discriminative_intervals, gradient_field
 from dovetail.lens.profile import profile, profile_over
 from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
@@ -15,7 +17,10 @@ from dovetail.measure.separation import class_scatter, dead_features, least_squa
 from dovetail.measure.weights import stable_rank, weight_entropy
 
 __all__ = [
+    "DecisionRegions",
     "Deviation",
+    "DiscriminativeIntervals",
+    "GradientField",
     "GramTheory",
     "HessianSpectrum",
     "JacobianSimilarity",
@@ -26,7 +31,10 @@ __all__ = [
     "WeightMap",
     "class_scatter",
     "dead_features",
+    "decision_regions",
     "deviation",
+    "discriminative_intervals",
+    "gradient_field",
     "gram_theory",
     "hessian_spectrum",
     "jacobian_similarity",

@@ -28,6 +28,7 @@ from dovetail.tasks.task import Split, Task
 __all__ = [
     "Evaluation",
     "class_measures",
+    "columns_of",
     "confusion",
     "evaluate",
     "label_measures",
@@ -118,7 +119,7 @@ def evaluate(
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; there is nothing to evaluate against")
     refuse_other_inputs(task, part.contract)
-    columns = _columns(part, task)
+    columns = columns_of(part, task)
     mixed = uses_batch_statistics(part.module)
     if mixed:
         order = torch.randperm(len(inputs), generator=generator(0, "evaluation"))
@@ -181,7 +182,7 @@ def _norms(part: Part) -> str:
     return "recalibrated" if recalibrated else "stored"
 
 
-def _columns(part: Part, task: Task) -> Tensor | None:
+def columns_of(part: Part, task: Task) -> Tensor | None:
     """For each class of the task, the head's output of that name ``[classes]``, if it has any."""
     known = part.contract.classes
     if not task.classes:
