@@ -3,6 +3,8 @@
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
 from dovetail.lens.input_records import DecisionRegions, DiscriminativeIntervals, GradientField
 from dovetail.lens.input_space import decision_regions, discriminative_intervals, gradient_field
+from dovetail.lens.inspection import inspect
+from dovetail.lens.inspection_record import Inspection
 from dovetail.lens.profile import profile, profile_over
 from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
@@ -23,6 +25,7 @@ __all__ = [
     "GradientField",
     "GramTheory",
     "HessianSpectrum",
+    "Inspection",
     "JacobianSimilarity",
     "Profile",
     "ProfileOver",
@@ -37,6 +40,7 @@ __all__ = [
     "gradient_field",
     "gram_theory",
     "hessian_spectrum",
+    "inspect",
     "jacobian_similarity",
     "k_filter",
     "k_redundancy",
