@@ -36,7 +36,7 @@ def trained(start):
 def test_the_usual_looks_are_those_of_the_functions(trained, start):
     seen = inspect(trained, DIGITS, start, **QUICK)
     assert [look.name for look in seen.looks] == ["deviation", "profile", "curvature"]
-    assert [offer.name for offer in seen.offers] == ["hessian", "study", "theory"]
+    assert [offer.name for offer in seen.offers] == ["landscape", "hessian", "study", "theory"]
     n = DIGITS.size("train")
     assert seen.look("deviation").total == deviation(trained, start, examples=n).total
     assert seen.look("profile").n == seen.n == 60
@@ -93,7 +93,7 @@ def test_everything_there_is_data_for(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(_TAKES, "study", lambda room: profile(room.part, room.sample, k=3))
     seen = inspect(trained, DIGITS, source=DIGITS, all=True, **QUICK)
     names = [look.name for look in seen.looks]
-    assert names == ["profile", "curvature", "hessian", "study", "theory"]
+    assert names == ["profile", "curvature", "landscape", "hessian", "study", "theory"]
     assert load_record(seen.save(tmp_path / "seen.json")) == seen
 
 

@@ -5,6 +5,7 @@ from dovetail.lens.input_records import DecisionRegions, DiscriminativeIntervals
 from dovetail.lens.input_space import decision_regions, discriminative_intervals, gradient_field
 from dovetail.lens.inspection import inspect
 from dovetail.lens.inspection_record import Inspection
+from dovetail.lens.landscape import Landscape, landscape
 from dovetail.lens.profile import profile, profile_over
 from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
@@ -27,6 +28,7 @@ __all__ = [
     "HessianSpectrum",
     "Inspection",
     "JacobianSimilarity",
+    "Landscape",
     "Profile",
     "ProfileOver",
     "TransferRun",
@@ -44,6 +46,7 @@ __all__ = [
     "jacobian_similarity",
     "k_filter",
     "k_redundancy",
+    "landscape",
     "least_squares_distance",
     "matched_weights",
     "profile",

@@ -19,8 +19,16 @@ from dovetail.core.views import Text
 from dovetail.core.words import listed
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
 from dovetail.lens.inspection_head import Headed, headed
-from dovetail.lens.inspection_plan import HESSIAN_EXAMPLES, Pace, expected_seconds, pace_of
+from dovetail.lens.inspection_plan import (
+    GRID,
+    HESSIAN_EXAMPLES,
+    LANDSCAPE_EXAMPLES,
+    Pace,
+    expected_seconds,
+    pace_of,
+)
 from dovetail.lens.inspection_record import Inspection, Look, Offer
+from dovetail.lens.landscape import landscape
 from dovetail.lens.profile import profile
 from dovetail.lens.profile_record import LayerWeights
 from dovetail.lens.subject import inside
@@ -64,8 +72,8 @@ def inspect(
         part: A network, or a front without a head.
         task: Examples to look at it with; without one there are only weights.
         before: What it was before it was trained or tuned: a part of the same architecture.
-        what: Which looks, some of ``deviation, profile, curvature, hessian, study, theory``; by
-            default the first three, as far as there is data for them.
+        what: Which looks, some of ``deviation, profile, curvature, landscape, hessian, study, theory``;
+            by default the first three, as far as there is data for them.
         all: All of them, likewise.
         plan: Only say what each would take.
         samples: Examples to look at.
@@ -286,6 +294,12 @@ def _hessian(room: _Room) -> Record:
     )
 
 
+def _landscape(room: _Room) -> Record:
+    return landscape(
+        room.head.whole, room.sample, points=GRID, limit=LANDSCAPE_EXAMPLES, seed=room.seed
+    )
+
+
 def _study(room: _Room) -> Record:
     assert room.task is not None
     return transfer_study({"this part": room.part}, room.task)
@@ -300,6 +314,7 @@ _TAKES: dict[str, Callable[[_Room], Record]] = {
     "deviation": _deviation,
     "profile": _profile,
     "curvature": _curvature,
+    "landscape": _landscape,
     "hessian": _hessian,
     "study": _study,
     "theory": _theory,

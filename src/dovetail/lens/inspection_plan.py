@@ -20,6 +20,7 @@ _FLOPS = 1e10
 """Float64 operations a second, to plan dense algebra by."""
 
 HESSIAN_EXAMPLES, PRODUCTS = 256, 80
+LANDSCAPE_EXAMPLES, GRID = 256, 21
 STUDY_STEPS, STUDY_BATCH, STUDY_SEEDS = 400, 32, 3
 
 
@@ -89,6 +90,7 @@ def expected_seconds(look: str, pace: Pace, n: int, *, own_module: bool = False)
         "profile": 1.1 * n * pace.forward + pace.points * (0.2 + 1000 * n * n / _FLOPS * 10),
         "curvature": hessian if own_module else n * pace.forward + 0.5,
         "hessian": hessian,
+        "landscape": GRID * GRID * min(n, LANDSCAPE_EXAMPLES) * pace.forward,
         "study": STUDY_SEEDS * STUDY_STEPS * STUDY_BATCH * (2 * pace.both),
         "theory": 10 * n**3 / _FLOPS + 0.1,
     }[look]

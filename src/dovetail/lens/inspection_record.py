@@ -20,6 +20,7 @@ WORDS = {
     "deviation": "how far the weights have moved",
     "profile": "what each layer learnt",
     "curvature": "how sharp the minimum is",
+    "landscape": "the loss around the weights",
     "hessian": "curvature of the whole network",
     "study": "scratch, frozen and fine-tuned, side by side",
     "theory": "what theory expects from the task it learnt",

@@ -13,7 +13,7 @@ __all__ = ["LOOKS", "MORE", "NEEDS", "USUAL", "Inspect"]
 USUAL = ("deviation", "profile", "curvature")
 """What is looked at unless said, in about a minute."""
 
-MORE = ("hessian", "study", "theory")
+MORE = ("landscape", "hessian", "study", "theory")
 """What there is beyond, which takes longer or another task."""
 
 LOOKS = (*USUAL, *MORE)
@@ -21,7 +21,7 @@ LOOKS = (*USUAL, *MORE)
 NEEDS = {
     "deviation": ("before",),
     "theory": ("task", "source"),
-    **dict.fromkeys(("profile", "curvature", "hessian", "study"), ("task",)),
+    **dict.fromkeys(("profile", "curvature", "landscape", "hessian", "study"), ("task",)),
 }
 """What each look takes beside the part."""
 
