@@ -72,8 +72,8 @@ def inspect(
         part: A network, or a front without a head.
         task: Examples to look at it with; without one there are only weights.
         before: What it was before it was trained or tuned: a part of the same architecture.
-        what: Which looks, some of ``deviation, profile, curvature, landscape, hessian, study, theory``;
-            by default the first three, as far as there is data for them.
+        what: Which looks, some of ``deviation, profile, curvature, landscape, hessian, study`` and
+            ``theory``; by default the first three, as far as there is data for them.
         all: All of them, likewise.
         plan: Only say what each would take.
         samples: Examples to look at.
