@@ -11,6 +11,7 @@ from dovetail.core.settings import Settings
 from dovetail.settings.adapt import Adapt
 from dovetail.settings.common import Common, Reading
 from dovetail.settings.export import Export
+from dovetail.settings.inspect import Inspect
 from dovetail.settings.join import Cut, Join, Recombine
 from dovetail.settings.pack import Pack, Unpack
 from dovetail.settings.rank import Rank
@@ -35,6 +36,7 @@ COMMANDS = {
     "recombine": Recombine,
     "rank": Rank,
     "adapt": Adapt,
+    "inspect": Inspect,
     "predict": Predict,
     "pack": Pack,
     "unpack": Unpack,

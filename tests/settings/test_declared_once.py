@@ -37,6 +37,9 @@ from dovetail.jobs import (
     shelf_add,
     unpack,
 )
+from dovetail.jobs import (
+    inspect as inspecting,
+)
 from dovetail.pack.compressing import compress
 from dovetail.pack.quality import smallest_within
 from dovetail.pack.rules import Rules
@@ -45,6 +48,7 @@ from dovetail.settings.adapt import Adapt
 from dovetail.settings.common import Common
 from dovetail.settings.export import Export
 from dovetail.settings.fit import Fitting
+from dovetail.settings.inspect import Inspect
 from dovetail.settings.join import Cut, Join, Joined, Recombine, Repairs
 from dovetail.settings.pack import MARGIN, Bits, Pack, Unpack
 from dovetail.settings.rank import Rank
@@ -93,6 +97,8 @@ DECLARED = [
     (pack.pack, Pack),
     (unpack.unpack, Unpack),
     (dovetail.export, Export),
+    (dovetail.lens.inspect, Inspect),
+    (inspecting.inspect, Inspect),
     (predict.predict, Predict),
     (rank.rank, Rank),
     (report.report, Report),

@@ -29,6 +29,7 @@ _COMMANDS = {
     "reuse": "put shelved parts to use: another domain, front, device, class or task",
     "rank": "rank parts, cut points or epochs for a task, without training",
     "adapt": "fit a part to few labels, by inference, a probe or fine-tuning",
+    "inspect": "look into a part: what its layers learnt, and why it transfers",
     "predict": "name the classes of new inputs",
     "pack": "pack weights small: a part, a file or a whole shelf",
     "unpack": "turn packed weights into plain tensors again",

@@ -18,7 +18,7 @@ from dovetail.core.notebook import html_of
 from dovetail.core.plain import dumps, from_plain, read_fields, read_json, to_plain
 from dovetail.core.views import View, at_most, read_view, write_view
 
-__all__ = ["Record", "StoredRecord", "load_record", "slug"]
+__all__ = ["Record", "StoredRecord", "load_record", "record_within", "slug"]
 
 FORMAT = 1
 """Raise when an old reader would misread a new file; keep reading every older number."""
@@ -166,14 +166,31 @@ def load_record(path: str | Path) -> Record:
         # Every value of a file takes a byte and a comma, so an honest view has fewer cells.
         with at_most(_FEW_CELLS + Path(path).stat().st_size):
             return _read_known(known, value["data"], str(path))
-    data = from_plain(dict[str, Any], value["data"], f"{path}: data")
+    return _stored(value, str(path))
+
+
+def record_within(value: Any, where: str) -> Record:
+    """A record within another's data, of any kind; of an unknown one, what it shows.
+
+    >>> record_within({"record": "new", "title": "New", "data": {}, "view": []}, "here").title
+    'New'
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("record"), str):
+        raise FormatError(f"{where}: expected a record")
+    known = _KINDS.get(value["record"])
+    return _stored(value, where) if known is None else known.from_plain(value, where)
+
+
+def _stored(value: dict[str, Any], where: str) -> StoredRecord:
+    """A record of a kind that is not known here."""
+    data = from_plain(dict[str, Any], value.get("data"), f"{where}: data")
     settings = data.get("settings")
     return StoredRecord(
         settings=settings if isinstance(settings, dict) else {},
         of_kind=value["record"],
-        of_title=from_plain(str, value["title"], f"{path}: title"),
+        of_title=from_plain(str, value.get("title"), f"{where}: title"),
         data=data,
-        blocks=read_view(value["view"], f"{path}: view"),
+        blocks=read_view(value.get("view"), f"{where}: view"),
     )
 
 

@@ -4,9 +4,9 @@ Four networks of one architecture learn different tasks.  Each is cut in two and
 front meets every head.  All shapes match, yet only the pairs that share a space work, and the
 contract knows which before anything runs.  Two are trained again, made to fit, and now their heads
 can be exchanged.  Then a new task comes, and the networks are ranked for it without any training;
-fifteen small tasks are mapped by how well their parts transfer; one network is adapted to classes
-that it has never seen, with a handful of labels; one is packed to a fraction of its size; and one
-is solved for instead of trained.
+fifteen small tasks are mapped by how well their parts transfer; one network is looked into, and
+adapted to classes that it has never seen, with a handful of labels; one is packed to a fraction of
+its size; and one is solved for instead of trained.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dovetail.jobs import Outcome
 from dovetail.jobs.demo_chapters import made_to_fit, map_of_digits, parts_for
 from dovetail.jobs.frame import net_for
 from dovetail.jobs.recombine import keep_fits
+from dovetail.lens.inspection import inspect
 from dovetail.measure.evaluate import evaluate
 from dovetail.measure.recombine import recombine
 from dovetail.parts.cutting import cut, cut_points
@@ -52,6 +53,8 @@ from dovetail.train.fit import Training
 __all__ = ["DepthOfJoin", "Solved", "adapted_to_the_rest", "demo", "joins_by_depth", "solved_for"]
 
 AT = "conv2"
+INSPECTED = 300
+"""Examples to look into a network with."""
 
 
 def demo(
@@ -115,21 +118,25 @@ def demo(
     near = map_of_digits(digits, seed=seed)
     tell(_mapped(near))
 
-    tell(_heading("8. A few labels of classes that the network has never seen"))
+    tell(_heading("8. What did each layer learn of it?"))
+    seen = inspect(parts["low"], low, samples=INSPECTED, seed=seed, show=False)
+    tell(seen.view()[:1])
+
+    tell(_heading("9. A few labels of classes that the network has never seen"))
     adapted = adapted_to_the_rest(parts["low"], digits, name="low", seed=seed)
     tell(adapted.view()[:2])
 
-    tell(_heading("9. Ship it small"))
+    tell(_heading("10. Ship it small"))
     packed, packing, _ = pack_part(parts["low"], low, name="low", seed=seed)
     shelf.add(packed, "low-packed")
     tell(packing.view()[:2])
 
-    tell(_heading("10. A network without a single step"))
+    tell(_heading("11. A network without a single step"))
     solved = solved_for(low, seed=seed)
     shelf.add(solved.part, "low-solved")
     tell(solved.view(accuracy["low"], _seconds(trainings[0])))
 
-    tell(_heading("11. All of it, in one call: from data to a model in use"))
+    tell(_heading("12. All of it, in one call: from data to a model in use"))
     unseen = only_classes(digits, [each for each in digits.classes if each not in low.classes])
     rest = few(unseen, 10, seed=seed)
     model = fit_task(rest, parts=parts, released=False, minutes=1, seed=seed, show=False)
@@ -141,7 +148,7 @@ def demo(
         training.save(folder / "records" / f"training-{name}.json")
     measured: tuple[Record, ...] = (
         *(joins, depth, fitted),
-        *(*forecast.records, near, adapted, packing, solved.record, model.record),
+        *(*forecast.records, near, seen, adapted, packing, solved.record, model.record),
     )
     for record in (*measured, fitting):
         record.save(folder / "records" / f"{slug(record.title)}.json")
@@ -233,6 +240,7 @@ def _ending(summary: str, page: Path, shelf: Shelf, seconds: float) -> View:
             f"    dovetail recombine low high --task digits --shelf {shelf.folder}"
             f"    dovetail rank digits --shelf {shelf.folder}"
             f"    dovetail adapt low.front 'digits[7,8,9]' --shelf {shelf.folder}"
+            f"    dovetail inspect low-packed 'digits[0,1,2,3]' --shelf {shelf.folder}"
             f"    dovetail pack --all --shelf {shelf.folder}"
             f"    dovetail fit 'digits[7,8,9]' -o model",
             style="note",

@@ -18,13 +18,15 @@ is what a value costs when it is told to :math:`M` bits and coded well: 0 for a 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 
-__all__ = ["root_mean_square", "stable_rank", "weight_entropy"]
+__all__ = ["root_mean_square", "stable_rank", "weight_deviation", "weight_entropy"]
 
 _MOST_BITS = 16
 
@@ -88,6 +90,16 @@ def weight_entropy(
     counts = torch.bincount(symbols)
     share = counts[counts > 0].double() / len(symbols)
     return float((share * share.log2()).sum().neg()) + 0.0
+
+
+def weight_deviation(weight: Tensor, start: Tensor, examples: int = 1) -> float:
+    r""":math:`\lVert W - W_0\rVert_F / \sqrt n` of a weight and where its training began.
+
+    >>> weight_deviation(torch.tensor([3.0, 4.0]), torch.zeros(2), examples=25)
+    1.0
+    """
+    moved = _finite(weight) - _finite(start)
+    return root_mean_square(moved) * math.sqrt(moved.numel() / examples)
 
 
 def root_mean_square(values: Tensor) -> float:

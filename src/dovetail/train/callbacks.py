@@ -23,7 +23,12 @@ from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.dist.averaging import AS_USUAL
 from dovetail.dist.packed_mean import packed
-from dovetail.measure.weights import root_mean_square, stable_rank, weight_entropy
+from dovetail.measure.weights import (
+    root_mean_square,
+    stable_rank,
+    weight_deviation,
+    weight_entropy,
+)
 from dovetail.parts.cutting import cut
 from dovetail.parts.part import Part
 from dovetail.train.frame import HEAD
@@ -31,12 +36,13 @@ from dovetail.train.options import Moment
 
 __all__ = ["Snapshots", "WeightHistory", "WeightsOverTraining"]
 
-ENTROPY, RANK, BITS, ERROR, GRADIENT = (
+ENTROPY, RANK, BITS, ERROR, GRADIENT, DEVIATION = (
     "entropy",
     "stable rank",
     "bits a weight",
     "relative error",
     "rms gradient",
+    "deviation",
 )
 
 
@@ -46,7 +52,8 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
 
     ``"entropy"`` in bits, ``"stable rank"``, ``"bits a weight"`` after packing, the
     ``"relative error"`` :math:`\lVert w - \hat w\rVert / \lVert w\rVert` of what was packed, and
-    ``"rms gradient"`` :math:`G`.
+    ``"rms gradient"`` :math:`G`; with a start, the ``"deviation"`` from it,
+    :math:`\lVert W - W_0\rVert_F / \sqrt n`.
 
     >>> rows = tuple(
     ...     {"epoch": e, "layer": "a", "entropy": 3.0 - e, "rms gradient": 2.0 ** (3 - e) - 1}
@@ -102,7 +109,8 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
                 "epoch",
                 log_y=measure == GRADIENT,
             )
-            for measure in (ENTROPY, RANK, BITS, ERROR, GRADIENT)
+            for measure in (ENTROPY, RANK, BITS, ERROR, GRADIENT, DEVIATION)
+            if measure != DEVIATION or any(DEVIATION in row for row in self.rows)
         )
         ends = tuple(
             (
@@ -130,6 +138,8 @@ class WeightHistory:
         loss: Of a module, such as its mean loss on all of the training data, for the gradient.  By
             default it is the one that the last step of the epoch left: that of one batch.
         seed: For the sample.
+        start: The network before training; each row then has the layer's deviation from it.
+        examples: How many the training has, for the deviation.
 
     A training that is resumed begins a new history.
 
@@ -149,7 +159,16 @@ class WeightHistory:
         packing: Mapping[str, Any] | None = AS_USUAL,
         loss: Callable[[nn.Module], Tensor] | None = None,
         seed: int = 0,
+        start: Part | nn.Module | None = None,
+        examples: int = 1,
     ) -> None:
+        need_least("examples", examples, 1)
+        before = start.module if isinstance(start, Part) else start
+        self._start = {
+            name: weight.detach().cpu().clone()
+            for name, weight in (before.named_parameters() if before is not None else ())
+        }
+        self._examples = examples
         self._bits, self._sample, self._seed = probe_bits, sample, seed
         self._packing, self._loss = packing, loss
         self._rows: list[dict[str, Any]] = []
@@ -171,6 +190,8 @@ class WeightHistory:
                 RANK: stable_rank(weight),
                 GRADIENT: gradients.get(name),
             }
+            if (first := self._start.get(name)) is not None and first.shape == weight.shape:
+                row[DEVIATION] = weight_deviation(weight, first, self._examples)
             if self._packing is not None:
                 message = packed({name: weight}, {}, self._packing)
                 row |= {BITS: message.bits / weight.numel(), ERROR: message.error}
@@ -186,6 +207,7 @@ class WeightHistory:
                 "packing": None if self._packing is None else str(dict(self._packing)),
                 "gradient": "of the last batch" if self._loss is None else "of a loss",
                 "seed": self._seed,
+                **({"examples": self._examples} if self._start else {}),
             },
         )
 

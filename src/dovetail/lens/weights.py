@@ -1,0 +1,332 @@
+r"""How far training moved the weights, and how far apart the weights of many networks lie.
+
+The **deviation** of a layer after training on :math:`n` examples of the target task is
+
+.. math:: \frac{1}{\sqrt n} \lVert W - W_0 \rVert_F ,
+
+summed over layers for the whole network: in the bound of generalisation that the measure comes
+from, a network that moved less from where it started can do less harm.  Layers are weight matrices
+and filters; biases and norms are left out.
+
+A **map** shows networks as points whose distances on paper are like those of their weights.  Hidden
+channels have no order: :func:`matched_weights` brings those of one network into the order of
+another's first, layer by layer, so that exchanging two of them is no distance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from dovetail.core.declared import Column, figure, heatmap, table, text
+from dovetail.core.errors import ContractError, SettingsError, TaskError, shown
+from dovetail.core.records import Record
+from dovetail.core.settings import need_least
+from dovetail.core.views import Figure, Series
+from dovetail.lens.subject import module_of, named
+from dovetail.measure.weights import weight_deviation
+from dovetail.parts.part import Part
+
+__all__ = ["Deviation", "WeightMap", "deviation", "matched_weights", "weight_map"]
+
+
+def deviation(part: Part | nn.Module, start: Part | nn.Module, examples: int = 1) -> Deviation:
+    r"""How far a network is from where its training began, :math:`\lVert W - W_0\rVert_F/\sqrt n`.
+
+    Layers that only one of the two has, or in another shape (such as a new head), are left out and
+    named in the record.
+
+    Args:
+        part: The network after training.
+        start: The one before.
+        examples: :math:`n`, the number of examples that it was trained on.
+
+    >>> net = nn.Linear(2, 2, bias=False)
+    >>> moved = nn.Linear(2, 2, bias=False)
+    >>> moved.weight.data = net.weight.data + 1
+    >>> round(deviation(moved, net, examples=4).total, 6)
+    1.0
+    """
+    need_least("examples", examples, 1)
+    (name, module), (_, before) = module_of(part), module_of(start)
+    after, first = _matrices(module), _matrices(before)
+    common = [key for key in after if key in first and after[key].shape == first[key].shape]
+    if not common:
+        raise ContractError(
+            f"{name!r} and its start share no layer: give two states of one network"
+        )
+    left_out = sorted((set(after) | set(first)) - set(common))
+    return Deviation(
+        layers={key: weight_deviation(after[key], first[key], examples) for key in common},
+        left_out=tuple(left_out),
+        examples=examples,
+        settings={"network": name},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation(
+    Record,
+    kind="deviation",
+    title="Deviation from the start",
+    brief="{total:.4g} over {layers!n} layers, n={examples}",
+):
+    """The deviation of each layer after training on ``examples``, and their sum ``total``.
+
+    >>> Deviation(layers={"conv": 0.5, "head": 0.25}, examples=100).total
+    0.75
+    """
+
+    layers: dict[str, float]
+    left_out: tuple[str, ...] = ()
+    examples: int
+
+    @property
+    def total(self) -> float:
+        """Summed over layers."""
+        return math.fsum(self.layers.values())
+
+    @property
+    def most(self) -> str:
+        """The layer that moved the most."""
+        return max(self.layers, key=lambda name: self.layers[name], default="none")
+
+    @property
+    def said_of_others(self) -> str:
+        """Which layers could not be compared, in words."""
+        return f"Not compared: {', '.join(self.left_out)}." if self.left_out else ""
+
+    shows = (
+        text(
+            "The weights lie {total:.4g} from where they started (n = {examples:,}); "
+            "most of it in {most}."
+        ),
+        text("{said_of_others}", "note"),
+        figure("bar", "Deviation by layer", "layers", 0, {"deviation": 1}, "layer", "deviation"),
+        table("layers", Column("layer", 0), Column("deviation", 1, ".4g")),
+    )
+
+
+Parts = Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
+
+
+def weight_map(
+    parts: Parts,
+    by: Literal["pca", "tsne"] = "pca",
+    match: bool = False,
+    *,
+    names: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
+) -> WeightMap:
+    """Networks as points of a plane, near each other where their weights are.
+
+    Args:
+        parts: Three or more of one architecture, or several by name.
+        by: ``"pca"`` keeps the distances as well as a plane can; ``"tsne"`` keeps neighbours.
+        match: Bring hidden channels into the order of the first network's before comparing.
+        names: What to call parts that come without names.
+        groups: A word for each part, such as how it was trained; parts of one share a colour.
+        seed: Of t-SNE.
+
+    >>> nets = {str(i): nn.Linear(4, 3) for i in range(4)}
+    >>> found = weight_map(nets)
+    >>> len(found.x), found.distances[0][0]
+    (4, 0.0)
+    """
+    known = named(parts, names)
+    if by not in ("pca", "tsne"):
+        raise SettingsError(f'by is "pca" or "tsne", got {shown(by)}')
+    if len(known) < 3:
+        raise SettingsError(f"a map is of three parts or more, got {len(known)}")
+    if groups is not None and len(groups) != len(known):
+        raise SettingsError(f"groups must be {len(known)} words, got {len(groups)}")
+    states = {name: _state(module_of(part)[1]) for name, part in known.items()}
+    first, *_ = states
+    for name, state in states.items():
+        _refuse_other(first, states[first], name, state)
+    if match:
+        states = {
+            name: state if name == first else matched_weights(state, states[first])
+            for name, state in states.items()
+        }
+    flat = torch.stack([torch.cat([t.flatten() for t in s.values()]) for s in states.values()])
+    if not bool(flat.isfinite().all()):
+        raise TaskError("some weights are NaN or infinite: they are near nothing")
+    distances = _distances(flat)
+    places, kept = _places(distances, by, seed)
+    return WeightMap(
+        names=tuple(known),
+        x=tuple(places[:, 0].tolist()),
+        y=tuple(places[:, 1].tolist()),
+        distances=tuple(map(tuple, distances.tolist())),
+        groups=tuple(groups or ()),
+        by=by,
+        kept=kept,
+        matched=match,
+        settings={"weights": flat.shape[1], "seed": seed},
+    )
+
+
+def matched_weights(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    r"""Weights with hidden channels in the order in which they are most like another's.
+
+    From the input up, the outputs of a layer are matched by the permutation with the largest sum
+    of inner products of their filters (:func:`scipy.optimize.linear_sum_assignment`), and the
+    inputs of the next layer follow it.  That is for chains: each weight matrix takes what the one
+    before gives, and what else has as many entries in between (biases, norms) belongs to it.  The
+    last layer's outputs are classes and stay.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> other = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> order = torch.tensor([2, 0, 3, 1])
+    >>> other[0].weight.data, other[0].bias.data = net[0].weight[order], net[0].bias[order]
+    >>> other[2].weight.data, other[2].bias.data = net[2].weight[:, order], net[2].bias
+    >>> found = matched_weights(other.state_dict(), net.state_dict())
+    >>> all(torch.equal(found[name], net.state_dict()[name]) for name in found)
+    True
+    """
+    moved = {name: tensor.clone() for name, tensor in state.items()}
+    layers = [name for name, tensor in moved.items() if tensor.ndim >= 2]
+    order: Tensor | None = None
+    for place, name in enumerate(layers):
+        if order is not None:
+            moved[name] = _inputs_in(moved[name], order, name)
+        if place == len(layers) - 1:
+            break
+        one, other = moved[name].flatten(1).double(), like[name].flatten(1).double()
+        _, partners = linear_sum_assignment((other @ one.T).numpy(), maximize=True)
+        order = torch.from_numpy(partners)
+        names = list(moved)
+        span = names[names.index(name) : names.index(layers[place + 1])]
+        for along in span:
+            if moved[along].ndim >= 1 and len(moved[along]) == len(order):
+                moved[along] = moved[along][order]
+    return moved
+
+
+def _inputs_in(weight: Tensor, order: Tensor, name: str) -> Tensor:
+    """The inputs of a layer in an order of channels; of flattened maps, each with its positions."""
+    if weight.shape[1] == 1 and weight.ndim > 2:
+        raise ContractError(
+            f"{name!r} has one filter a channel: channels are matched in chains of full layers"
+        )
+    positions, rest = divmod(weight.shape[1], len(order))
+    if rest or not positions:
+        raise ContractError(
+            f"{name!r} takes {weight.shape[1]} inputs, the layer before gives {len(order)}: "
+            "channels are matched in chains only; leave match=False"
+        )
+    by_channel = weight.reshape(len(weight), len(order), positions, *weight.shape[2:])
+    return by_channel[:, order].reshape(weight.shape)
+
+
+def _matrices(module: nn.Module) -> dict[str, Tensor]:
+    return {n: p.detach().cpu() for n, p in module.named_parameters() if p.ndim >= 2 and p.numel()}
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return {n: p.detach().cpu().double() for n, p in module.named_parameters() if p.numel()}
+
+
+def _refuse_other(
+    first: str, model: Mapping[str, Tensor], name: str, other: Mapping[str, Tensor]
+) -> None:
+    wrong = [f"only one has {key!r}" for key in sorted(set(model) ^ set(other))]
+    wrong += [
+        f"{key!r} is {list(model[key].shape)} and {list(other[key].shape)}"
+        for key in model
+        if key in other and model[key].shape != other[key].shape
+    ]
+    if wrong or not model:
+        said = "; ".join(wrong[:3]) or "they have no weights"
+        raise ContractError(f"{first!r} and {name!r} are not of one architecture: {said}")
+
+
+def _distances(flat: Tensor) -> Tensor:
+    """Euclidean, each pair by its difference: near networks would cancel in a product's form."""
+    rows = [(flat - row).norm(dim=1) for row in flat]
+    return torch.stack(rows)
+
+
+def _places(distances: Tensor, by: str, seed: int) -> tuple[Tensor, float | None]:
+    """Points ``[n, 2]``, and for ``"pca"`` which share of the squared distances they keep."""
+    n = len(distances)
+    if by == "tsne":
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, (n - 1) / 3)
+        found = TSNE(
+            metric="precomputed", init="random", perplexity=perplexity, random_state=seed
+        ).fit_transform(distances.numpy())
+        return torch.from_numpy(np.asarray(found, dtype=np.float64)), None
+    # Classical scaling: the principal components of the weights, from distances alone.
+    centre = torch.eye(n, dtype=torch.float64) - 1 / n
+    values, vectors = torch.linalg.eigh(-centre @ distances.square() @ centre / 2)
+    values = values.clamp(min=0)
+    total = float(values.sum())
+    places = vectors[:, [-1, -2]] * values[[-1, -2]].sqrt()
+    # A vector's sign is nobody's choice: the first place that is not zero is positive.
+    for column in range(2):
+        largest = places[:, column].abs().argmax()
+        places[:, column] *= 1.0 if places[largest, column] >= 0 else -1.0
+    return places, float(values[[-1, -2]].sum()) / total if total > 0 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightMap(
+    Record,
+    kind="weight-map",
+    title="A map of the weights of {names!n} networks",
+    brief="{names!n} networks by {by}",
+):
+    """Networks as points ``x``, ``y``, and the ``distances`` of their weights.
+
+    ``kept`` is the share of all squared distances that the plane shows, where that has a meaning.
+    """
+
+    names: tuple[str, ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    distances: tuple[tuple[float, ...], ...]
+    groups: tuple[str, ...] = ()
+    by: str
+    kept: float | None = None
+    matched: bool = False
+
+    def __post_init__(self) -> None:
+        n = len(self.names)
+        sizes = {len(self.x), len(self.y), len(self.distances), *map(len, self.distances)}
+        if sizes != {n} or len(self.groups) not in (0, n):
+            raise ValueError("a map has a place and a row of distances for each network")
+
+    @property
+    def said(self) -> str:
+        """What the map shows, in words."""
+        share = "" if self.kept is None else f", which keeps {self.kept:.0%} of squared distances"
+        order = "after matching hidden channels" if self.matched else "as they are"
+        return f"{len(self.names)} networks by the distance of their weights {order}{share}."
+
+    def scatter(self) -> Figure:
+        """The networks on the plane, those of one group in one colour."""
+        groups: dict[str, list[tuple[float, float]]] = {}
+        for group, x, y in zip(self.groups or self.names, self.x, self.y, strict=True):
+            groups.setdefault(group, []).append((x, y))
+        series = tuple(
+            Series(name, tuple(x for x, _ in places), tuple(y for _, y in places))
+            for name, places in groups.items()
+        )
+        return Figure("scatter", "Weights on a plane", series, "first axis", "second axis")
+
+    shows = (
+        text("{said}"),
+        lambda record: record.scatter(),
+        heatmap("Distances", "names", "names", "distances", "network", "network", ".3g"),
+    )

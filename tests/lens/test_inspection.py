@@ -1,0 +1,186 @@
+"""One look into a part, in Python and at the command line, and what can go wrong with it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from cli.console import call
+from torch import nn
+
+import dovetail as dt
+from dovetail.cli.main import main
+from dovetail.core.errors import ContractError, DovetailError, SettingsError, TaskError
+from dovetail.core.records import load_record
+from dovetail.lens import deviation, inspect, profile
+from dovetail.lens.inspection import _TAKES
+from dovetail.lens.inspection_head import headed
+from dovetail.measure.forward import outputs_of
+from dovetail.tasks.derive import only_classes
+
+DIGITS = dt.load_task("digits")
+QUICK = {"samples": 60, "k": 3, "show": False}
+
+
+@pytest.fixture(scope="module")
+def start():
+    return dt.build("lenet5", channels=1, size=8, classes=10)
+
+
+@pytest.fixture(scope="module")
+def trained(start):
+    return dt.train.end_to_end(start, DIGITS, epochs=2, show=False).part
+
+
+def test_the_usual_looks_are_those_of_the_functions(trained, start):
+    seen = inspect(trained, DIGITS, start, **QUICK)
+    assert [look.name for look in seen.looks] == ["deviation", "profile", "curvature"]
+    assert [offer.name for offer in seen.offers] == ["landscape", "hessian", "study", "theory"]
+    n = DIGITS.size("train")
+    assert seen.look("deviation").total == deviation(trained, start, examples=n).total
+    assert seen.look("profile").n == seen.n == 60
+    assert "it was trained on them" in seen.answer
+    assert seen.head == "its own head"
+
+
+def test_the_curvature_of_the_last_layer_is_the_block_of_the_whole(trained):
+    seen = inspect(trained, DIGITS, what=["curvature"], **QUICK)
+    by_name = inspect(trained, DIGITS, what=["curvature"], module="head", **QUICK)
+    assert seen.look("curvature").eigenvalues[:5] == pytest.approx(
+        by_name.look("curvature").eigenvalues[:5], rel=1e-2
+    )
+
+
+def test_a_part_that_does_not_know_the_classes_gets_a_linear_head(trained):
+    other = dt.Task(
+        DIGITS.inputs[:200], [str(int(y) % 3) + "!" for y in DIGITS.targets[:200]], name="thirds"
+    )
+    front, _ = dt.cut(trained, at="conv2")
+    for part in (trained, front):
+        made = headed(part, other, seed=0)
+        assert not made.own
+        assert made.whole.contract.classes == other.classes
+        whole = outputs_of(made.whole, other.subset("train")[0])
+        torch.testing.assert_close(made.back(made.features).detach(), whole, rtol=1e-3, atol=1e-3)
+        assert "linear head" in inspect(part, other, what=["curvature"], **QUICK).head
+
+
+def test_nothing_is_changed(trained):
+    before = copy.deepcopy(trained.module.state_dict())
+    trained.module.train()
+    inspect(trained, DIGITS, **QUICK)
+    assert trained.module.training
+    assert all(torch.equal(v, before[k]) for k, v in trained.module.state_dict().items())
+    assert all(p.requires_grad for p in trained.module.parameters())
+
+
+def test_without_a_task_there_are_weights(trained):
+    seen = inspect(trained)
+    assert not seen.looks
+    assert [weight.name for weight in seen.weights][-1] == "head.weight"
+    assert "Name a task" in seen.answer
+
+
+def test_a_plan_looks_at_nothing(trained):
+    seen = inspect(trained, DIGITS, plan=True, **QUICK)
+    assert not seen.looks
+    assert {offer.name for offer in seen.offers} == set(_TAKES)
+    assert all(offer.seconds > 0 for offer in seen.offers if offer.name != "deviation")
+
+
+def test_everything_there_is_data_for(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(_TAKES, "study", lambda room: profile(room.part, room.sample, k=3))
+    seen = inspect(trained, DIGITS, source=DIGITS, all=True, **QUICK)
+    names = [look.name for look in seen.looks]
+    assert names == ["profile", "curvature", "landscape", "hessian", "study", "theory"]
+    assert load_record(seen.save(tmp_path / "seen.json")) == seen
+
+
+def test_an_interrupt_leaves_what_was_seen(trained, monkeypatch):
+    def interrupted(room):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(_TAKES, "curvature", interrupted)
+    seen = inspect(trained, DIGITS, **QUICK)
+    assert [look.name for look in seen.looks] == ["profile"]
+    assert seen.stopped == "curvature"
+    with pytest.raises(KeyboardInterrupt):
+        inspect(trained, DIGITS, what=["curvature"], **QUICK)
+
+
+def test_numbers_have_curvature(tmp_path):
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    task = dt.Task(x, x.sum(1), kind="regression", name="sum")
+    seen = inspect(dt.build("mlp", shape=(3,), classes=1), task, what=["curvature"], **QUICK)
+    assert seen.look("curvature").first > 0
+
+
+def nan_net():
+    net = dt.build("lenet5", channels=1, size=8, classes=10)
+    nn.init.constant_(net.module.conv1.conv.weight, float("nan"))
+    return net
+
+
+def test_mistakes_are_told(trained, start):
+    other = dt.build("mlp", shape=(4,), classes=2)
+    _, head = dt.cut(trained, at="conv2")
+    for wrong, error, said in (
+        (lambda: inspect(head, DIGITS), ContractError, "features of another part"),
+        (lambda: inspect(other, DIGITS), DovetailError, "4"),
+        (lambda: inspect(trained, DIGITS, other), ContractError, "share no layer"),
+        (lambda: inspect(trained, what=["profile"]), SettingsError, "profile needs task"),
+        (lambda: inspect(trained, DIGITS, what=["x"]), SettingsError, "unknown what 'x'"),
+        (lambda: inspect(trained, DIGITS, module="conv9"), SettingsError, "conv9"),
+        (lambda: inspect(trained, DIGITS, samples=5), TaskError, "k=10"),
+        (lambda: inspect(nan_net(), DIGITS, show=False), DovetailError, "NaN"),
+    ):
+        with pytest.raises(error, match=said):
+            wrong()
+
+
+def test_the_command(trained, start, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shelf = dt.Shelf("shelf")
+    shelf.add(trained, "net")
+    shelf.add(start, "start")
+    words = ["inspect", "net", "digits", "--before", "start", "--samples", "60", "--k", "3"]
+    said = call(capsys, *words, "--json", "--report", "page.html", "--record", "kept").json
+    assert [look["name"] for look in said["looks"]] == ["deviation", "profile", "curvature"]
+    assert [offer["how"] for offer in said["offers"]][-1] == "--source TASK"
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    (file,) = (tmp_path / "kept").iterdir()
+    assert load_record(file).kind == "inspection"
+    assert "What more there is to see" in call(capsys, *words).out
+    assert "--what hessian" in call(capsys, "inspect", "net", "digits", "--plan").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["net", "digits", "--module", "conv9"], "conv9"),
+        (["net", "digits", "--before", "other"], "share no layer"),
+        (["net", "digits", "--before", "nobody"], "nobody"),
+        (["net", "digits", "--samples", "5"], "k=10"),
+        (["net", "digits", "--what", "weather"], "weather"),
+        (["net", "--what", "profile"], "profile needs"),
+        (["net", "digits", "--report", "page.xyz"], "xyz"),
+        (["other", "digits"], "other"),
+    ],
+)
+def test_a_mistake_is_one_line(words, said, trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shelf = dt.Shelf("shelf")
+    shelf.add(trained, "net")
+    shelf.add(dt.build("mlp", shape=(4,), classes=2), "other")
+    assert main(["inspect", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error or "4" in error
+
+
+def test_one_class_is_refused(trained):
+    task = only_classes(DIGITS, ["0", "1"])
+    one = task.derived("zeros", classes=("0",))
+    with pytest.raises(TaskError, match="one class"):
+        inspect(trained, one)
