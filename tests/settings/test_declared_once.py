@@ -34,8 +34,6 @@ from dovetail.jobs import (
     rank,
     report,
     shelf,
-    shelf_add,
-    unpack,
 )
 from dovetail.pack.compressing import compress
 from dovetail.pack.quality import smallest_within
@@ -91,12 +89,12 @@ DECLARED = [
     (join.join, Join),
     (join.explain, Join),
     (pack.pack, Pack),
-    (unpack.unpack, Unpack),
+    (pack.unpack, Unpack),
     (dovetail.export, Export),
     (predict.predict, Predict),
     (rank.rank, Rank),
     (report.report, Report),
-    (shelf_add.add, Add),
+    (shelf.add, Add),
     (shelf.pull, Pull),
     (shelf.push, Push),
     (shelf.rm, Remove),

@@ -20,9 +20,8 @@ from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.parts.cutting import cut
 from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["Features", "Pooling", "features", "features_along", "pooled"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 Pooling = Literal["average", "flatten"]
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.ranking.inputs import rows_and_codes
 
-__all__ = ["knn", "parc"]
-
 _BLOCK = 8_000_000  # distances held at once: 64 MB
 _SPARE = 4  # candidates beyond the k nearest, so that small ties need no second look
 
