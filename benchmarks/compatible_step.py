@@ -22,10 +22,10 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.objectives.pretexts import Rotation
 from dovetail.parts.heads import head_like
-from dovetail.tasks.batches import Batches
 from dovetail.train.group import Alternating, Auxiliary, Group, Member
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options
+from dovetail.train.supervision import Batches
 
 LIMIT = 1.05
 COUNT, BATCH = 1024, 128

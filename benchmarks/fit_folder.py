@@ -40,7 +40,7 @@ from dovetail.core.seeds import generator
 from dovetail.jobs.fit import fit as fit_job
 from dovetail.reuse.fitting_attempts import PASSES, Attempt, attempt, keep, kept_attempt, sealed
 from dovetail.reuse.fitting_candidates import Candidates, candidates_for
-from dovetail.tasks.task import Split
+from dovetail.tasks.splits import Split
 
 WITHIN, BROKEN = 0.01, 5
 Row = dict[str, Any]

@@ -26,9 +26,9 @@ from torch import nn
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.tasks.batches import Batches
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options, one_cycle
+from dovetail.train.supervision import Batches
 
 LIMIT = 1.05
 EPOCHS = 2

@@ -59,7 +59,7 @@ from dovetail.pack.searching import Rise
 from dovetail.reuse.pack_agreement import ExpectedPoints
 from dovetail.reuse.packing import pack_part
 from dovetail.settings.pack import MARGIN
-from dovetail.tasks.task import Split
+from dovetail.tasks.splits import Split
 
 Row = dict[str, Any]
 State = dict[str, torch.Tensor]

@@ -31,7 +31,8 @@ from dovetail.closed_form.rows import HeldRows
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import seeded
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 WIDTHS = {"tiny": (64, 32), "small": (3136, 2000, 1500)}
 CANDIDATES = {"tiny": ((64,), (64, 32)), "small": ((1960, 1568), (3136, 2000, 1500))}

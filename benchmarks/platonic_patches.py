@@ -29,7 +29,8 @@ from dovetail.closed_form import PlatonicClassifier
 from dovetail.core.evidence import Evidence, environment
 from dovetail.measure.calibration import nll, overconfidence
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
     "tiny": ({"hidden_layer_sizes": (20,)}, {"hidden_layer_sizes": (40,), "filters": 4}),

@@ -26,7 +26,7 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.ranking import expected_accuracy, fit_head, honest_winner, score
 from dovetail.ranking.expected import wilson
-from dovetail.tasks.task import as_float
+from dovetail.tasks.arrays import as_float
 
 Z = NormalDist().inv_cdf(0.95)
 LEAST = 0.85

@@ -38,8 +38,8 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
 from dovetail.lens.theory import relu_gram
+from dovetail.tasks.arrays import as_float
 from dovetail.tasks.derive import only_classes, rotated
-from dovetail.tasks.task import as_float
 
 WITHIN, WRONG, MOST_STEPS = 0.1, 0.005, 20_000
 

@@ -51,7 +51,8 @@ from ranking_shelf.truths import can_be_tuned
 
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import derived_seed
-from dovetail.ranking.judge import Judgement, judge
+from dovetail.ranking.judge import judge
+from dovetail.ranking.judgement import Judgement
 from dovetail.ranking.ntk import ntk_score, tangent_kernel
 from dovetail.ranking.scores import score
 

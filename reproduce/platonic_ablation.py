@@ -50,8 +50,8 @@ from dovetail.closed_form.projections import balanced
 from dovetail.closed_form.rows import HeldRows, moments_of
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
+from dovetail.tasks.arrays import as_float
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import as_float
 
 SEEDS = {
     "tiny": {"spirals": 1, "checkerboard": 1, "mnist": 1},

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.ranking.expected import fit_head
+from dovetail.ranking.heads import fit_head
 
 CHOSEN_ON = ("digits", "mnist-rotated", "fashion-tops")
 ORDERS = 2

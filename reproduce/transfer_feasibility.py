@@ -48,8 +48,8 @@ import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
 from dovetail.lens.study_record import FINE_TUNED, FROZEN, SCRATCH
+from dovetail.tasks.arrays import as_float
 from dovetail.tasks.derive import few, grey, inverted, resized, rotated
-from dovetail.tasks.task import as_float
 
 SIDE, PER_CLASS, MOST_TEST = 8, 20, 1000
 SOURCES = ("mnist", "mnist upside down", "fashion", "cifar10 grey", "mnist, other labels")

@@ -130,23 +130,18 @@ def cycle_in(graph):
 
 
 def undocumented(source):
-    """Names in ``__all__`` that are defined here without a docstring."""
+    """Functions and classes that others may use, and that are defined here without a docstring."""
     tree = ast.parse(source)
-    public, documented, defined = set(), set(), set()
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = {target.id for target in targets if isinstance(target, ast.Name)}
-            if "__all__" in names and isinstance(node.value, ast.List | ast.Tuple):
-                public = {e.value for e in node.value.elts if isinstance(e, ast.Constant)}
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            defined.add(node.name)
-            overload = any("overload" in ast.unparse(d) for d in node.decorator_list)
-            if ast.get_docstring(node) or overload:
-                documented.add(node.name)
     if not ast.get_docstring(tree):
         return ["the module itself"]
-    return sorted((public & defined) - documented)
+    kinds = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
+    public = [node for node in tree.body if isinstance(node, kinds) and node.name[0] != "_"]
+    return sorted({node.name for node in public} - {n.name for n in public if explained(n)})
+
+
+def explained(node):
+    overload = any("overload" in ast.unparse(decorator) for decorator in node.decorator_list)
+    return overload or ast.get_docstring(node) is not None
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -228,6 +223,6 @@ def test_the_checker_sees_circles():
 
 
 def test_the_checker_sees_names_without_a_word():
-    assert undocumented('"""Doc."""\n__all__ = ["f"]\ndef f():\n    pass\n') == ["f"]
-    assert undocumented('"""Doc."""\n__all__ = ["f"]\ndef f():\n    """Say."""\n') == []
+    assert undocumented('"""Doc."""\ndef f():\n    pass\n') == ["f"]
+    assert undocumented('"""Doc."""\ndef f():\n    """Say."""\ndef _g():\n    pass\n') == []
     assert undocumented("x = 1\n") == ["the module itself"]

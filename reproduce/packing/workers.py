@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from dovetail.core.seeds import generator, seeded
 from dovetail.dist.packed_mean import Packing, averaged
+from dovetail.tasks.arrays import as_float
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import as_float
 
 BATCH, CLASSES = 20, 10
 RATE = 0.5

@@ -12,7 +12,7 @@ from torch import Tensor
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import Split
+from dovetail.tasks.splits import Split
 
 VALIDATION, BLOCK = 2000, 2000
 

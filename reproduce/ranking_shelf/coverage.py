@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from dovetail.ranking.expected import Expected, expected_accuracy, fit_head
+from dovetail.ranking.expected import Expected, expected_accuracy
+from dovetail.ranking.heads import fit_head
 from dovetail.ranking.winner import honest_winner
 
 from .features import labelled, unseen

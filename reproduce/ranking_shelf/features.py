@@ -8,7 +8,7 @@ from torch import Tensor
 
 import dovetail as dt
 from dovetail.measure.features import features_along
-from dovetail.tasks.task import Split
+from dovetail.tasks.splits import Split
 
 from .keeping import kept_tensors
 from .parts import Candidate, candidates, network_of

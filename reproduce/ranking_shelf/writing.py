@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from dovetail.core.evidence import Evidence, environment
-from dovetail.ranking.judge import Judgement, judge
-from dovetail.ranking.judgement import Summary
+from dovetail.ranking.judge import judge
+from dovetail.ranking.judgement import Judgement, Summary
 from dovetail.ranking.scores import SCORES
 
 from .coverage import BUDGETS, covered, summary

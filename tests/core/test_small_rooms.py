@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dovetail.core import errors
 from dovetail.core.activations import is_activation, kernel_range
-from dovetail.core.device import choose_device
 from dovetail.core.errors import (
     DovetailError,
     MissingExtraError,
@@ -24,6 +23,7 @@ from dovetail.core.errors import (
 from dovetail.core.extras import need
 from dovetail.core.progress import progress
 from dovetail.core.seeds import derived_seed, generator, seeded
+from dovetail.train.options import choose_device
 
 # Errors -------------------------------------------------------------------------------------------
 

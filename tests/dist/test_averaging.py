@@ -23,7 +23,7 @@ from dovetail.dist import Averaging, averaged
 from dovetail.dist.packed_mean import mean_of, onward, packed
 from dovetail.jobs.train import train
 from dovetail.measure.forward import prepare
-from dovetail.tasks.batches import Batches
+from dovetail.train.supervision import Batches
 
 
 def states(workers, shape=(20, 20), seed=0):

@@ -27,9 +27,9 @@ from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, build
 from dovetail.shelf.entry import read_entry
-from dovetail.tasks.batches import Batches
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options
+from dovetail.train.supervision import Batches
 
 X = np.linspace(-2, 2, 8)[:, None]
 

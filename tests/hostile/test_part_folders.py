@@ -17,10 +17,11 @@ from torch import nn
 
 from dovetail.core.errors import DovetailError, FormatError, RecipeError
 from dovetail.core.plain import MOST_BYTES
-from dovetail.parts import blueprint, disk
+from dovetail.parts import blueprint
 from dovetail.parts.builders import builder
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
+from dovetail.parts.facts import read_facts
 from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.part import Part, build
 from dovetail.parts.recipe import DEEPEST, Build, Cut
@@ -551,7 +552,7 @@ def test_the_same_part_gives_the_same_bytes(tmp_path):
 
 
 def test_a_recipe_is_read_as_it_was_written(folder):
-    facts = disk.read_facts(folder)
+    facts = read_facts(folder)
     assert facts.recipe == build("mlp", shape=(4,), hidden=(5, 5), classes=3).recipe
     assert isinstance(facts.recipe, Build)
     assert not isinstance(facts.recipe, Cut)

@@ -12,8 +12,7 @@ from dovetail.closed_form.estimators import PlatonicClassifier
 from dovetail.core.errors import FormatError, SettingsError, TaskError
 from dovetail.core.records import load_record
 from dovetail.core.views import Figure, Table
-from dovetail.jobs.pack import pack, pack_all
-from dovetail.jobs.unpack import unpack, unpack_all
+from dovetail.jobs.pack import pack, pack_all, unpack, unpack_all
 from dovetail.measure.evaluate import evaluate
 from dovetail.pack.compressing import write
 from dovetail.pack.searching import Rise

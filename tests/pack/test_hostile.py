@@ -15,7 +15,7 @@ from pack.small_blocks import small_blocks
 from pack.watched import in_child
 
 from dovetail.core.errors import FormatError
-from dovetail.jobs.unpack import write_plain
+from dovetail.jobs.pack import write_plain
 from dovetail.pack import compress, decompress, describe, read, read_header
 from dovetail.pack.streams import _number
 from dovetail.pack.tensors import raw_bytes

@@ -11,7 +11,13 @@ from torch import nn
 from dovetail.core.errors import ContractError, RecipeError
 from dovetail.parts.contract import Contract, Port
 from dovetail.parts.cutting import cut
-from dovetail.parts.heads import copy_by_class, extend_head, fresh_head, head_like
+from dovetail.parts.heads import (
+    copy_by_class,
+    extend_head,
+    fresh_head,
+    head_like,
+    with_temperature,
+)
 from dovetail.parts.joining import adapter, join
 from dovetail.parts.part import Part, build, from_pretrained
 
@@ -173,3 +179,12 @@ def test_heads_that_cannot_be_changed(head):
         head_like(head, 0)
     with pytest.raises(ContractError, match="not of one architecture"):
         copy_by_class(head, foreign(nn.Linear(8, 3), classes=("ant", "bee", "cat")))
+
+
+def test_a_temperature_goes_into_the_last_weights_or_is_refused():
+    logits = foreign(nn.Linear(8, 2), classes=("a", "b"))
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(with_temperature(logits, 4.0)(x), logits(x) / 4)
+    bent = foreign(nn.Linear(8, 2), nn.ReLU(), classes=("a", "b"))
+    with pytest.raises(ContractError, match="ends in relu"):
+        with_temperature(bent, 4.0)

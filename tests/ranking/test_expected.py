@@ -14,9 +14,9 @@ from dovetail.ranking.expected import (
     agreeing_numbers,
     chance_values,
     expected_accuracy,
-    fit_head,
     wilson,
 )
+from dovetail.ranking.heads import fit_head
 
 
 def blobs(seed, n, d, classes, apart, more=0):

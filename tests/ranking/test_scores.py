@@ -14,7 +14,8 @@ from references import scores as slow
 
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.ranking import scores
-from dovetail.ranking.scores import ALIASES, DEFAULT, SCORES, find_score, score
+from dovetail.ranking.scores import DEFAULT, SCORES, find_score, score
+from dovetail.ranking.scores_from_sums import ALIASES
 from dovetail.testing import check_score
 
 VECTORS = json.loads((Path(slow.__file__).parent / "ranking_vectors.json").read_text())

@@ -41,7 +41,8 @@ def colour(computed):
 def test_every_series_and_cell_is_drawn(browser, pages, page, width):
     browser.open(pages / f"{page}.html", width=width)
     boxes = browser.run(
-        f"{SHOWN}.map((c) => [...c.querySelectorAll('.plot .series, .plot .cell, .area, .mesh path')]"
+        f"{SHOWN}.map((c) => [...c.querySelectorAll("
+        "'.plot .series, .plot .cell, .area, .mesh path')]"
         ".map((m) =>"
         " { const b = m.getBBox(); return [b.width, b.height]; }))"
     )

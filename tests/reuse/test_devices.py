@@ -18,8 +18,8 @@ from dovetail.parts.heads import fresh_head
 from dovetail.parts.joining import join
 from dovetail.parts.part import build, from_pretrained
 from dovetail.reuse.devices import shared_head
-from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
+from dovetail.train.supervision import Batches
 
 QUICK = {"epochs": 2, "batch_size": 16, "device": "cpu", "lr": 0.05, "channels": 6}
 

@@ -21,9 +21,9 @@ from dovetail.parts.part import build, from_pretrained
 from dovetail.reuse.devices import shared_head
 from dovetail.reuse.extension import extend_classes
 from dovetail.reuse.judged_extension import judge_extension
-from dovetail.tasks.batches import Batches
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
+from dovetail.train.supervision import Batches
 
 QUICK = {"epochs": 3, "batch_size": 16, "device": "cpu", "lr": 0.05}
 PLAIN = {**QUICK, "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}

@@ -19,9 +19,9 @@ from dovetail.parts.heads import head_like
 from dovetail.parts.joining import join
 from dovetail.parts.part import build
 from dovetail.reuse.transfer import READY, TransferTrial, Tried, transfer
-from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
+from dovetail.train.supervision import Batches
 
 QUICK = {"batch_size": 16, "device": "cpu"}
 

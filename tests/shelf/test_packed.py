@@ -3,7 +3,7 @@
 import pytest
 
 from dovetail.core.errors import FormatError
-from dovetail.jobs.shelf_add import add
+from dovetail.jobs.shelf import add
 from dovetail.pack.compressing import compress
 from dovetail.parts.packed import with_packed
 from dovetail.shelf.store import Shelf

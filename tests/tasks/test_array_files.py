@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from dovetail.core.errors import DovetailError, FormatError, TaskError
 from dovetail.tasks.array_files import read_idx, read_idx_folder, read_npz
-from dovetail.tasks.task import SPLITS
+from dovetail.tasks.splits import SPLITS
 
 CODES = {"u1": 8, "i1": 9, ">i2": 11, ">i4": 12, ">f4": 13, ">f8": 14}
 

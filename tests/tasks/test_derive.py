@@ -22,7 +22,8 @@ from dovetail.tasks.derive import (
     rotations,
 )
 from dovetail.tasks.pairs import Pairs
-from dovetail.tasks.task import SPLITS, Task
+from dovetail.tasks.splits import SPLITS
+from dovetail.tasks.task import Task
 
 NAMES = ("ant", "bee", "cat", "dog")
 LABELS = torch.arange(80) % 4

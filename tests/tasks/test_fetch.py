@@ -26,7 +26,7 @@ from dovetail.tasks.catalogue import (
 )
 from dovetail.tasks.fetch import download, get_data, is_right
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import SPLITS
+from dovetail.tasks.splits import SPLITS
 
 RNG = np.random.default_rng(0)
 

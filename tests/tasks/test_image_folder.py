@@ -13,7 +13,7 @@ from dovetail.core.errors import TaskError
 from dovetail.tasks import data_files, image_folder
 from dovetail.tasks.image_folder import read_image_folder
 from dovetail.tasks.load import load_task
-from dovetail.tasks.task import SPLITS
+from dovetail.tasks.splits import SPLITS
 
 RNG = np.random.default_rng(0)
 

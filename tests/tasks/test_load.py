@@ -11,7 +11,8 @@ from dovetail.core.errors import TaskError
 from dovetail.tasks import data_files
 from dovetail.tasks.known import KNOWN
 from dovetail.tasks.load import load_task, read_dataset
-from dovetail.tasks.task import SPLITS, Task
+from dovetail.tasks.splits import SPLITS
+from dovetail.tasks.task import Task
 
 
 def write_idx(folder, shade=0):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dovetail.core.errors import DovetailError, MissingExtraError, TaskError
 from dovetail.tasks.load import load_task
+from dovetail.tasks.splits import SPLITS
 from dovetail.tasks.table_files import read_csv
 from dovetail.tasks.tables import read_table
-from dovetail.tasks.task import SPLITS
 
 
 def write(path, header, rows, mark=",", bom=False):

@@ -12,7 +12,8 @@ from dovetail.core.errors import TaskError
 from dovetail.tasks import arrays
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.pairs import Pairs
-from dovetail.tasks.task import SPLITS, Task
+from dovetail.tasks.splits import SPLITS
+from dovetail.tasks.task import Task
 
 X = torch.rand(40, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 4

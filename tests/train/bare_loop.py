@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.forward import prepare, preprocess_for
-from dovetail.tasks.batches import Batches
+from dovetail.train.supervision import Batches
 
 
 def cosine_between(start, end, done):

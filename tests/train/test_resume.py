@@ -13,11 +13,11 @@ from torch.optim import lr_scheduler
 
 from dovetail.core.errors import DovetailError, FormatError, SettingsError, TrainingError
 from dovetail.parts.part import Part, build
-from dovetail.tasks.batches import Batches
 from dovetail.train import end_to_end
 from dovetail.train.checkpoint import MOST_HEADER_BYTES, Checkpoint, load_checkpoint
 from dovetail.train.loop import run_loop
 from dovetail.train.options import Options, Schedule
+from dovetail.train.supervision import Batches
 
 CALLS = 15  # of the loss: 3 epochs of 4 steps and a validation
 

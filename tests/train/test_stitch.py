@@ -20,10 +20,10 @@ from dovetail.parts.cutting import cut
 from dovetail.parts.joining import join
 from dovetail.parts.norms import uses_batch_statistics, with_batch_statistics
 from dovetail.parts.part import Part, build, from_pretrained
-from dovetail.tasks.batches import Batches
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.stitch import stitch
+from dovetail.train.supervision import Batches
 
 QUICK = {"epochs": 3, "batch_size": 16, "device": "cpu"}
 

@@ -50,8 +50,6 @@ from dovetail.measure.forward import prepare
 from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 
-__all__ = ["AdaptiveBayesianRegressor"]
-
 Tasks = list[tuple[Tensor, Tensor]]
 
 PATIENCE = 20

@@ -29,8 +29,6 @@ from dovetail.measure.intervals import (
     share_interval,
 )
 
-__all__ = ["Calibration", "Coverage", "calibration_of", "coverage_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Record, kind="calibration"):

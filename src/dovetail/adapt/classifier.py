@@ -13,10 +13,9 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from dovetail.adapt.around import SMALL, Placed, place
+from dovetail.adapt.around import SMALL, Placed, group_costs, place
 from dovetail.adapt.evidence import tune_label_scale
 from dovetail.adapt.finetuned import own_head, places_of
-from dovetail.adapt.group_costs import group_costs
 from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
 from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.networks import front_of, network_of
@@ -39,8 +38,6 @@ from dovetail.measure.estimator_inputs import (
 )
 from dovetail.measure.estimators import Classifier, has_mistakes, temperature_of
 from dovetail.parts.part import Part, as_part
-
-__all__ = ["LinearizedClassifier"]
 
 DRAWS = 32
 

@@ -44,17 +44,6 @@ from dovetail.adapt.laplace import mode_of
 from dovetail.adapt.posterior import centred, mean_over, whitened
 from dovetail.core.errors import SettingsError, TaskError, shown
 
-__all__ = [
-    "Problem",
-    "Tuned",
-    "best_on_a_line",
-    "label_evidence",
-    "tune",
-    "tune_label_layers",
-    "tune_label_scale",
-    "tune_layers",
-]
-
 LEAST, MOST = 1e-9, 1e6
 """Between which the noise is sought, in units of the kernel's mean diagonal times the scale."""
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from dovetail.adapt.guarded import tuned_if_better
 from dovetail.adapt.networks import (
     Front,
-    cooled,
     copied,
     default_network,
     front_of,
@@ -43,13 +42,11 @@ from dovetail.measure.forward import outputs_of
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import cut, output_point
 from dovetail.parts.facts import Origin
-from dovetail.parts.heads import before_the_head
+from dovetail.parts.heads import before_the_head, with_temperature
 from dovetail.parts.joining import join
 from dovetail.parts.part import Part, as_part
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
-
-__all__ = ["FineTuned", "own_head", "places_of"]
 
 KINDS = ("classes", "regression")
 
@@ -259,10 +256,7 @@ class FineTuned(Classifier, Regressor):
         check_is_fitted(self)
         if self.temperature_ == 1.0:
             return self.part_
-        module = cooled(self.part_.module, self.temperature_)
-        origin = self.part_.origin
-        settings = {**origin.settings, "temperature": self.temperature_}
-        return self.part_.changed(module=module, origin=replace(origin, settings=settings))
+        return with_temperature(self.part_, self.temperature_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "part_")

@@ -29,8 +29,6 @@ from dovetail.core.progress import progress
 from dovetail.linalg.ridge_sums import Linear, Penalty
 from dovetail.measure.estimators import temperature_of
 
-__all__ = ["ENOUGH", "Guarded", "tuned_if_better"]
-
 DECADES = tuple(10.0**power for power in range(-3, 4))
 """Penalties of a head on features that have moved, in units of their scatter's mean eigenvalue."""
 

@@ -52,8 +52,6 @@ from dovetail.linalg.recycled import Recycled
 from dovetail.linalg.spectrum import Estimate, trace_of
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["IterativePosterior", "Rank", "condition_iteratively", "rank_for"]
-
 Rank: TypeAlias = int | Literal["auto"]
 """How many columns of the kernel the preconditioner is made of."""
 

@@ -49,14 +49,13 @@ from dovetail.core.folders import (
 )
 from dovetail.core.plain import MOST_BYTES, dumps, from_plain, parse_json, to_plain
 from dovetail.measure.estimator_inputs import class_names
+from dovetail.pack.tensors import dtype_name
 from dovetail.parts.contract import Contract
-from dovetail.parts.modules import dtype_name, structure_of
+from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
 
 if TYPE_CHECKING:
     from dovetail.adapt.linearized import LinearizedEstimator
-
-__all__ = ["NOT_HERE", "read_estimator", "structure_digest", "write_estimator"]
 
 E = TypeVar("E", bound="LinearizedEstimator")
 

@@ -17,8 +17,6 @@ from dovetail.adapt.variational import Centre, VariationalPosterior
 from dovetail.core.errors import FormatError
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["Kept", "Posterior", "apart", "together"]
-
 Posterior: TypeAlias = (
     FunctionPosterior | ParameterPosterior | IterativePosterior | VariationalPosterior
 )

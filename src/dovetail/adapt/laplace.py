@@ -42,15 +42,6 @@ from dovetail.core.errors import SettingsError, nearest
 from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = [
-    "Link",
-    "condition_on_labels",
-    "mode_of",
-    "probabilities",
-    "site_roots",
-    "with_more_labels",
-]
-
 Link = Literal["mc", "probit", "mean"]
 
 DRAWS = 512  # evenly spread, which is worth many times as many at random

@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Likelihood"]
-
 
 class Likelihood:
     r"""Targets given functions :math:`g`: of classes, or of numbers with Gaussian noise.

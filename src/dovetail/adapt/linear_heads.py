@@ -47,8 +47,6 @@ from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
 from dovetail.linalg.ridge_sums import Linear, Penalty, judged_penalties
 
-__all__ = ["BayesLinear", "Path", "evidence_of", "fit_bayes", "fit_logistic", "folds_of"]
-
 LOG10_PENALTIES = (-10.0, 6.0)
 """The search for the penalty, in units of the mean eigenvalue of the scatter."""
 

@@ -26,8 +26,6 @@ from dovetail.linalg.jacobian import Parametrised, evaluating
 from dovetail.linalg.parameters import Choice, by_layer, chosen_parameters
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["LinearModel", "OFFSET", "Readout", "Tangents", "chosen_columns", "drawn_projection"]
-
 OFFSET = "offset"
 """The name of the offset among the parameters."""
 

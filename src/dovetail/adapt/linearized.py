@@ -35,8 +35,6 @@ from dovetail.parts.linearized import LinearizedNetwork
 from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Linearize
 
-__all__ = ["LinearizedEstimator", "Mean", "part_of"]
-
 Mean = Literal["zero", "constant", "network", "origin"]
 """Where the prior is centred.
 

@@ -31,18 +31,6 @@ from dovetail.parts.joining import join
 from dovetail.parts.part import Part, as_part, build
 from dovetail.tasks.arrays import as_float
 
-__all__ = [
-    "Front",
-    "cooled",
-    "copied",
-    "default_network",
-    "front_of",
-    "network_of",
-    "prepared_by",
-    "standardising",
-    "with_head",
-]
-
 
 def network_of(
     model: Part | nn.Module,
@@ -256,27 +244,6 @@ def with_head(
     before = front.part.changed(contract=replace(front.part.contract, gives=(takes,)))
     parents = origin.parents or (front.part.digest, fitted.digest)
     return join(before, fitted).changed(origin=replace(origin, parents=parents))
-
-
-def cooled(module: nn.Module, temperature: float) -> nn.Module:
-    """A copy of a network that ends in a dense layer, its outputs divided by a temperature.
-
-    >>> layer = nn.Linear(1, 1)
-    >>> cooled(nn.Sequential(layer), 2.0)[0].weight.equal(layer.weight / 2)
-    True
-    """
-    last = module = copy.deepcopy(module)
-    while isinstance(last, nn.Sequential) and len(last):
-        last = last[-1]
-    if not isinstance(last, nn.Linear):
-        raise ContractError(
-            "the network does not end in a dense layer that could take the temperature; fit it "
-            "again and do not calibrate"
-        )
-    with torch.no_grad():
-        for tensor in last.parameters():
-            tensor.div_(temperature)
-    return module
 
 
 def _type_of(module: nn.Module) -> torch.dtype:

@@ -32,8 +32,6 @@ from dovetail.adapt.posterior import as_observations, scaled
 from dovetail.core.errors import ContractError, TaskError
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["ParameterPosterior", "condition_in_parameters", "scatter"]
-
 
 def scatter(features: TangentFeatures, root: Tensor, scales: Mapping[str, float]) -> Tensor:
     r"""What observations add to :math:`B`, :math:`S^{1/2} J^\top R R^\top J S^{1/2}`.

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from dovetail.adapt.around import HEAD, Placed, posterior_at
 from dovetail.adapt.linearized import LinearizedEstimator
-from dovetail.adapt.networks import cooled, prepared_by
+from dovetail.adapt.networks import prepared_by
 from dovetail.adapt.plan import Plan
 from dovetail.adapt.priors import Chosen
+from dovetail.parts.heads import with_temperature
 from dovetail.parts.part import Part
-
-__all__ = ["Placeable"]
 
 LOST = 0.95
 """Labels held out that cost more than this share of guessing are hardly told apart."""
@@ -124,4 +123,4 @@ class Placeable(LinearizedEstimator):
         body = self.body_
         if self.mean_temperature_ == 1.0:
             return body
-        return body.changed(module=cooled(body.module, self.mean_temperature_))
+        return with_temperature(body, self.mean_temperature_)

@@ -34,8 +34,6 @@ from dovetail.adapt.linear_model import LinearModel
 from dovetail.core.errors import SettingsError, nearest, shown
 from dovetail.linalg.gradient_factors import Outer
 
-__all__ = ["Group", "Needs", "Plan", "Sizes", "free_memory", "plan_for"]
-
 EXACT = ("function", "parameter")
 PRODUCTS = 30  # of conjugate gradients, as a guess
 NEWTON = 10

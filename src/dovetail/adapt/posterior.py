@@ -28,19 +28,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError, nearest, shown
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = [
-    "FunctionPosterior",
-    "centred",
-    "as_observations",
-    "condition_on_functions",
-    "extended",
-    "factor",
-    "mean_over",
-    "scaled",
-    "whitened",
-    "without_negatives",
-]
-
 MOST = 1e13
 """How much larger than the noise the prior may be; beyond, sums lose the digits that matter."""
 

@@ -23,17 +23,6 @@ from dovetail.core.errors import ContractError, SettingsError, nearest, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = [
-    "Chosen",
-    "checked_noise",
-    "checked_prior",
-    "few",
-    "few_of_each",
-    "label_prior",
-    "number_prior",
-    "offset_variance",
-]
-
 ROWS = 1500
 """Rows (samples times outputs) on which a prior is tuned; more of them would hardly move it."""
 

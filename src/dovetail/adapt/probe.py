@@ -47,8 +47,6 @@ from dovetail.measure.estimators import Classifier, Regressor, Spread, temperatu
 from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 
-__all__ = ["BayesHead", "FittedHead", "Probe", "ProbeRegressor", "fit_head"]
-
 Kind = Literal["ridge", "logistic"]
 
 MOST_CELLS = 1 << 24

@@ -40,8 +40,6 @@ from dovetail.measure.estimator_inputs import (
 )
 from dovetail.measure.estimators import Regressor, Spread
 
-__all__ = ["RBFRegressor"]
-
 Tasks = list[tuple[Tensor, Tensor]]
 
 FREEDOM = {"length": 1e3, "scale": 1e4, "noise": 1e6}

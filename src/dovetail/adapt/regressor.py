@@ -38,8 +38,6 @@ from dovetail.measure.estimator_inputs import (
 )
 from dovetail.measure.estimators import Regressor
 
-__all__ = ["LinearizedRegressor"]
-
 ROUNDING = 1e-26
 """The variance of float64's rounding of targets, in units of their mean square, with some room."""
 

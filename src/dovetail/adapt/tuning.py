@@ -31,8 +31,6 @@ from dovetail.linalg.ridge_sums import Linear
 from dovetail.measure.features import pooled
 from dovetail.measure.forward import prepare
 
-__all__ = ["Moves", "hot_temperature", "moved"]
-
 LEAST = 0.8
 """The loss to begin with is at least so much of what guessing costs."""
 

@@ -52,8 +52,6 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError, Traini
 from dovetail.core.seeds import generator
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["Centre", "VariationalPosterior", "variational"]
-
 Kind: TypeAlias = Literal["mean-field", "map"]
 
 _WARM = 0.1  # share of the steps at the mean, so that the first draws are not from the prior

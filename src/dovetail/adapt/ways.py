@@ -31,19 +31,8 @@ from dovetail.measure.intervals import coverage, gaussian_nll
 from dovetail.parts.part import Part
 from dovetail.settings.adapt import Adapt
 from dovetail.tasks.derive import few
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "WAYS",
-    "Choices",
-    "Compared",
-    "Labels",
-    "compare_ways",
-    "count_of",
-    "drawn",
-    "estimator_for",
-    "refuse",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 Labels = int | str
 """How many a class, or of numbers in all; or ``"all"`` that there are to train on."""

@@ -12,8 +12,6 @@ from statistics import fmean, stdev
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Figure, Series, Table, Text, View
 
-__all__ = ["Adaptation", "Band", "Curve", "Trial"]
-
 COLUMNS = {
     "accuracy": ("accuracy", ".1%"),
     "rmse": ("RMSE", ".3g"),

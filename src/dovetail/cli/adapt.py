@@ -11,8 +11,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.adapt import Adapt
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail adapt low.front 'digits[7,8,9]' --labels-per-class 1,3,10 --shelf demo/shelf"
 
 

@@ -19,31 +19,6 @@ if TYPE_CHECKING:
     from dovetail.core.views import View
     from dovetail.jobs import Outcome
 
-__all__ = [
-    "add_common",
-    "add_json",
-    "add_record",
-    "add_set",
-    "add_settings",
-    "add_shelf",
-    "add_task_options",
-    "aligned",
-    "as_json",
-    "as_text",
-    "frame_of",
-    "keep_answer",
-    "key_value",
-    "need_halves",
-    "need_parts",
-    "need_tasks",
-    "paper",
-    "place",
-    "settings_of",
-    "show",
-    "spells",
-    "values_of",
-]
-
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """``--json``: one object for machines instead of words for people."""

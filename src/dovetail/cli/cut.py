@@ -7,8 +7,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.join import Cut
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail cut lenet --at conv2"
 
 

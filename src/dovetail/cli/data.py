@@ -10,8 +10,6 @@ from dovetail.cli.parsing import branches, columns
 from dovetail.settings.common import Common
 from dovetail.settings.show import Data
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail data get mnist cifar10"
 
 

@@ -12,8 +12,6 @@ from dovetail.cli import common
 from dovetail.settings.common import Common
 from dovetail.settings.show import Demo
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail demo --folder demo"
 
 

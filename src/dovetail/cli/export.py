@@ -10,8 +10,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.export import Export, format_of
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = """\
 dovetail export lenet -o lenet.onnx
   dovetail export lenet@2 -o lenet.pt2 --no-pixels"""

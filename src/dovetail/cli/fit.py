@@ -12,8 +12,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.fit import Fitting
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail fit photos/ -o model --minutes 10"
 
 

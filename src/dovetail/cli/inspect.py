@@ -10,8 +10,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.inspect import Inspect
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail inspect low-packed 'digits[0,1,2,3]' --shelf demo/shelf"
 
 

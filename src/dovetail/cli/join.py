@@ -10,8 +10,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.join import Join
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = """\
 dovetail join lenet.front lenet.back --task digits --name lenet-again
   dovetail join lenet.front other.back --task digits --explain

@@ -16,8 +16,6 @@ TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _COMMANDS = {
     "fit": "from a folder of images or a table to a model in use",
     "demo": "a tour on small digits: train, cut, shelve, join, measure",

@@ -18,8 +18,6 @@ TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["EXAMPLE", "add", "add_places", "need_source", "refuse", "run"]
-
 EXAMPLE = """\
 dovetail pack lenet --task digits
   dovetail pack lenet --task digits --loss-budget 0.001 --name lenet-small

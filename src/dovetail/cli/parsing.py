@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-__all__ = ["Branch", "Help", "Parser", "branches", "columns"]
-
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """Help as wide as the terminal, which argparse would import much to find out.

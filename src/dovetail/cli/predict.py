@@ -7,8 +7,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.show import Predict
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail predict lenet photos/*.jpg -o classes.csv"
 
 

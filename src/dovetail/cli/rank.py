@@ -7,8 +7,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.rank import Rank
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail rank digits --shelf demo/shelf"
 
 

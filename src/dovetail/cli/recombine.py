@@ -7,8 +7,6 @@ import argparse
 from dovetail.cli import common
 from dovetail.settings.join import Recombine
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail recombine low high --task digits --shelf demo/shelf"
 
 

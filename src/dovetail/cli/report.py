@@ -12,8 +12,6 @@ import os
 from dovetail.cli import common
 from dovetail.settings.show import Report
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = """dovetail report records/ --shelf shelf -o report.html
   dovetail report records/ -o report.md
   dovetail report records/ --figures figures --format png"""

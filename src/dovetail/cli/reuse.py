@@ -9,8 +9,6 @@ from dovetail.cli import common
 from dovetail.cli.parsing import branches
 from dovetail.settings.reuse import USES
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = f"dovetail reuse {USES['domain'][1]}"
 
 _ALONE = ("resume", "checkpoint_seconds", "patience")

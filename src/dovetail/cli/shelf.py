@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from dovetail.jobs import Outcome
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = "dovetail shelf ls 'lenet-*'"
 
 _INPUTS = ("pattern", "front", "head", "source", "part", "repo")
@@ -119,7 +117,7 @@ def _outcome(args: argparse.Namespace) -> Outcome:
 
     options = common.settings_of(args, ACTIONS[args.action]) if args.action in ACTIONS else {}
     if args.action == "add":
-        from dovetail.jobs.shelf_add import add as add_part  # torch loads here
+        from dovetail.jobs.shelf import add as add_part  # torch loads here
 
         return add_part(args.source, **options, args=dict(args.args), shelf=args.shelf)
     do: Callable[..., Outcome] = getattr(shelf, "ls" if args.action == "find" else args.action)

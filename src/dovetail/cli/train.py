@@ -11,8 +11,6 @@ from itertools import pairwise
 from dovetail.cli import common
 from dovetail.settings.train import WAYS, chosen
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = next(iter(WAYS.values())).example
 
 

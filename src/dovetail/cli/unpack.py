@@ -11,8 +11,6 @@ from dovetail.cli import common
 from dovetail.cli.pack import add_places, need_source, refuse
 from dovetail.settings.pack import Unpack
 
-__all__ = ["EXAMPLE", "add", "run"]
-
 EXAMPLE = """\
 dovetail unpack lenet-packed --name lenet-plain
   dovetail unpack weights.dovepack --to weights.safetensors
@@ -36,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.all_parts:
         refuse(args, ("name", "replace", "most_gigabytes"), "cannot be used with --all")
     options = common.settings_of(args, Unpack)
-    from dovetail.jobs.unpack import unpack, unpack_all  # torch loads here
+    from dovetail.jobs.pack import unpack, unpack_all  # torch loads here
 
     do, inputs = (unpack_all, []) if args.all_parts else (unpack, [args.part])
     return common.show(do(*inputs, **options, **common.frame_of(args)), args)

@@ -26,19 +26,6 @@ from dovetail.dist.group import merge_across, told_by_each
 from dovetail.measure.estimator_inputs import as_inputs, as_labels, as_numbers, as_weights
 from dovetail.tasks.arrays import as_float
 
-__all__ = [
-    "ClassTargets",
-    "NumberTargets",
-    "Read",
-    "Stream",
-    "Targets",
-    "read_batch",
-    "reblocked",
-    "refuse_other_kind",
-    "surveyed",
-    "weighed",
-]
-
 Array = np.ndarray[Any, Any]
 
 

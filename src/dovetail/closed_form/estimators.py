@@ -48,8 +48,6 @@ from dovetail.parts.facts import Origin
 from dovetail.parts.part import Part
 from dovetail.tasks.arrays import as_float
 
-__all__ = ["PlatonicClassifier", "PlatonicEstimator", "PlatonicRegressor"]
-
 Array = np.ndarray[Any, Any]
 
 

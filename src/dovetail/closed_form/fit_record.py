@@ -9,8 +9,6 @@ from dovetail.closed_form.platonic import LayerFit
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, Text, View
 
-__all__ = ["PlatonicFit", "cautions"]
-
 MOST_LINES = 40
 """Of the table; of a deeper network every so-manieth layer is shown."""
 

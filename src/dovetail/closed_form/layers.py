@@ -28,24 +28,13 @@ from dovetail.core.errors import SettingsError, first_line
 from dovetail.core.plain import to_plain
 from dovetail.core.seeds import seeded
 from dovetail.linalg.moments import Moments
+from dovetail.pack.tensors import dtype_name
 from dovetail.parts.builders import find_builder
 from dovetail.parts.contract import Contract, Port, Preprocess
 from dovetail.parts.facts import Origin
-from dovetail.parts.modules import dtype_name
 from dovetail.parts.part import Part
 from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
 from dovetail.parts.zoo.patches import Patches
-
-__all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "Layer",
-    "activation_of",
-    "cut_to_rank",
-    "factors_of",
-    "network_part",
-    "two_columns",
-]
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -30,8 +30,6 @@ from dovetail.core.seeds import generator
 from dovetail.parts.zoo.patches import Patches
 from dovetail.tasks.arrays import as_float
 
-__all__ = ["maps_of", "patch_layer", "patches_of"]
-
 SAMPLE = 100_000
 """Patches that are looked at: some thousand a weight of a filter."""
 FLAT, NEARLY_WHITE = 0.1, 1.0

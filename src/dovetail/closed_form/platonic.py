@@ -55,8 +55,6 @@ from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
 from dovetail.linalg.moments import Moments
 
-__all__ = ["SOLVERS", "LayerFit", "Platonic", "platonic"]
-
 SOLVERS = ("auto", "cholesky", "eigen", "pinv", "lstsq")
 
 ENOUGH, ENOUGH_A_UNIT = 1000, 10

@@ -33,8 +33,6 @@ from dovetail.core.errors import SettingsError
 from dovetail.dist.group import merge_across, rank_and_size, told_by_each
 from dovetail.linalg.moments import Moments
 
-__all__ = ["LABEL_WEIGHTS", "PROJECTIONS", "RANDOM", "Known", "balanced", "propose"]
-
 PROJECTIONS = ("random", "pca", "sorted-pca", "labels", "elm")
 RANDOM = ("random", "labels", "elm")
 """Those of which several can be tried."""

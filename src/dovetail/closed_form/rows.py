@@ -26,20 +26,6 @@ from dovetail.core.errors import TaskError
 from dovetail.dist.group import merge_across, told_by_each
 from dovetail.linalg.moments import Moments
 
-__all__ = [
-    "Added",
-    "Block",
-    "Chained",
-    "HeldRows",
-    "Judge",
-    "Rows",
-    "StreamedRows",
-    "check_alike",
-    "moments_of",
-    "one_in",
-    "reweighed",
-]
-
 BLOCK = 4096
 """Rows of a block, for whoever makes blocks."""
 _GOLDEN = 2654435769

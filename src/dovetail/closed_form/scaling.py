@@ -39,13 +39,6 @@ from dovetail.closed_form.rows import Block
 from dovetail.core.errors import TaskError
 from dovetail.linalg.moments import Moments
 
-__all__ = [
-    "SCALES",
-    "Scaling",
-    "Spread",
-    "scaling_of",
-]
-
 SCALES = ("auto", "together", "each")
 """What inputs are divided by: one number for all (once their ranges are alike, or as they are), or
 each by its own deviation."""

@@ -15,8 +15,6 @@ from dovetail.closed_form.scaling import SCALES
 from dovetail.core.errors import SettingsError, nearest, shown
 from dovetail.measure.estimator_inputs import seed_of
 
-__all__ = ["Settings", "settings_of"]
-
 WIDE = 16
 """Inputs from which on the first layer is by sorted PCA: few inputs have few directions."""
 ENOUGH = 2 * WIDE

@@ -17,8 +17,6 @@ from dovetail.settings.train import ClosedForm
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit
 
-__all__ = ["solve"]
-
 
 def solve(
     task: Task,

@@ -31,17 +31,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError
 from dovetail.linalg.moments import Moments
 
-__all__ = [
-    "PENALTIES",
-    "Cholesky",
-    "Direct",
-    "Solver",
-    "Spectral",
-    "cholesky_of",
-    "least_distances",
-    "unexplained",
-]
-
 EPS = torch.finfo(torch.float64).eps
 ROUNDED = 16 * EPS
 """What the mean of equal values may differ from them, relatively."""

@@ -28,9 +28,8 @@ from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.parts.facts import Origin
 from dovetail.parts.joining import Seam, seam, stitch_part, with_shape
 from dovetail.parts.part import Part, as_part, ports_of
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["stitch"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 HELD_OUT = 5
 """One image in so many is not fitted: the stitch is judged on it."""

@@ -24,8 +24,6 @@ from dovetail.closed_form.rows import BLOCK, Block, Chained, HeldRows, Rows, one
 from dovetail.dist.group import merge_across
 from dovetail.measure.estimators import temperature_of
 
-__all__ = ["temperature_while_fitting"]
-
 ENOUGH = 5000
 """So many rows say how sure a network is."""
 FEW = BLOCK

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from dovetail.core.errors import SettingsError, nearest
 
-__all__ = ["KernelRange", "is_activation", "kernel_range"]
-
 
 class KernelRange(NamedTuple):
     """The least and the greatest value of the kernel.

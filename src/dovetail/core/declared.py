@@ -35,22 +35,6 @@ from typing import Any, Literal, NamedTuple
 
 from dovetail.core.views import Block, Figure, Heatmap, Series, Table, Text, View
 
-__all__ = [
-    "Column",
-    "Get",
-    "Shown",
-    "blocks",
-    "curves",
-    "figure",
-    "fill",
-    "heatmap",
-    "measures",
-    "of_each",
-    "table",
-    "text",
-    "when",
-]
-
 Get = str | int | Callable[[Any], Any]
 """How a value is had from a record or a row: by name (``"change.low"``), place, or a function."""
 

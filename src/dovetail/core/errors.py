@@ -15,24 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, ClassVar
 
-__all__ = [
-    "ContractError",
-    "CutError",
-    "DovetailError",
-    "FormatError",
-    "MissingExtraError",
-    "RecipeError",
-    "SettingsError",
-    "ShelfError",
-    "TaskError",
-    "TrainingError",
-    "argument",
-    "first_line",
-    "nearest",
-    "shown",
-]
-
-
 _LONGEST_LINE = 1000
 _LONGEST = (
     8000  # characters of a message; a join that is refused says every reason and every repair

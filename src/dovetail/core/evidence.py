@@ -10,8 +10,6 @@ from dovetail.core.declared import text
 from dovetail.core.records import Record
 from dovetail.core.views import Cell, Table, refuse_mostly_empty
 
-__all__ = ["Evidence", "environment"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Record, kind="evidence"):

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from dovetail.core.errors import MissingExtraError, first_line
 
-__all__ = ["need"]
-
 
 def need(package: str, *, feature: str, extra: str) -> ModuleType:
     """Import an optional package, or say which extra brings it.

@@ -18,17 +18,6 @@ from uuid import uuid4
 
 from dovetail.core.errors import FormatError
 
-__all__ = [
-    "open_plain",
-    "read_plain",
-    "refuse_beyond_memory",
-    "sha256_of",
-    "whole_file",
-    "whole_folder",
-    "whole_memory",
-    "write_whole",
-]
-
 HIDDEN = ".dovetail-"
 """Prefix of unfinished work; whatever bears it may be swept away."""
 

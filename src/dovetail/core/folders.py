@@ -35,19 +35,6 @@ from dovetail.core.plain import dumps, from_plain, parse_json, read_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "File",
-    "Manifest",
-    "check_hash",
-    "check_sizes",
-    "longest_header",
-    "open_tensors",
-    "read_listed",
-    "read_manifest",
-    "tensor_bytes",
-    "write_folder",
-]
-
 
 @dataclass(frozen=True)
 class File:

@@ -11,8 +11,6 @@ from typing import Any
 
 from dovetail.core.views import View
 
-__all__ = ["html_of"]
-
 DRAWS = "dovetail.report.notebook"
 
 

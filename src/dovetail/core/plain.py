@@ -35,8 +35,6 @@ from dovetail.core.errors import DovetailError, FormatError, shown
 from dovetail.core.files import read_plain
 from dovetail.core.words import one_line, shortened
 
-__all__ = ["dumps", "from_plain", "parse_json", "read_fields", "read_json", "to_plain"]
-
 T = TypeVar("T")
 
 MOST_BYTES = 4 << 20

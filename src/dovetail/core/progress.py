@@ -14,8 +14,6 @@ from dovetail.core.words import one_line
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["Tick", "progress"]
-
 _OUTER: ContextVar[Progress | Literal[False] | None] = ContextVar("outer", default=None)
 """The bars on show, to which what runs inside adds its own; False where none are to be shown."""
 

@@ -18,8 +18,6 @@ from dovetail.core.notebook import html_of
 from dovetail.core.plain import dumps, from_plain, read_fields, read_json, to_plain
 from dovetail.core.views import View, at_most, read_view, write_view
 
-__all__ = ["Record", "StoredRecord", "load_record", "record_within", "slug"]
-
 FORMAT = 1
 """Raise when an old reader would misread a new file; keep reading every older number."""
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["derived_seed", "generator", "reseed", "seeded"]
-
 
 def derived_seed(seed: int, *purpose: str | int) -> int:
     """A seed for one purpose: 63 bits of the sha256 of both.

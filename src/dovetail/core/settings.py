@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, ClassVar
 
-__all__ = ["Folder", "Setting", "Settings", "need_least", "setting"]
-
 Folder = str
 """The type of a setting that names a folder, which doors write the shortest way."""
 

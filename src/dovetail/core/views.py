@@ -17,23 +17,6 @@ from typing import Any, Literal
 from dovetail.core.errors import FormatError
 from dovetail.core.plain import from_plain, to_plain
 
-__all__ = [
-    "Block",
-    "Figure",
-    "Heatmap",
-    "Picture",
-    "Pictures",
-    "Plane",
-    "Series",
-    "Table",
-    "Text",
-    "View",
-    "at_most",
-    "read_view",
-    "refuse_mostly_empty",
-    "write_view",
-]
-
 Cell = str | bool | int | float | None
 
 _FORMAT = re.compile(r"[+ -]?\d{0,2}[,_]?(\.\d{1,2})?[deEfFgGn%]?")

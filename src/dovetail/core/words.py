@@ -9,8 +9,6 @@ TYPE_CHECKING = False  # typing costs a third of the start
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["counted", "harmless", "listed", "numbered", "one_line", "shortened"]
-
 
 def harmless(text: str) -> str:
     r"""Without control characters: no escape code of a file's reaches the reader's terminal.

@@ -40,8 +40,6 @@ from dovetail.dist.packed_mean import (
     unpacked,
 )
 
-__all__ = ["AS_USUAL", "Averaging", "Exchanges"]
-
 AS_USUAL: Mapping[str, Any] = MappingProxyType({})
 """Packing by the entropy rule with its usual arguments."""
 

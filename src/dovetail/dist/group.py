@@ -22,20 +22,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from dovetail.core.errors import SettingsError
 
-__all__ = [
-    "Mergeable",
-    "check_group",
-    "from_each",
-    "gathered",
-    "is_distributed",
-    "merge_across",
-    "my_share",
-    "rank_and_size",
-    "told_by_each",
-    "under_torchrun",
-]
-
-
 class Mergeable(Protocol):
     """What adds up and can be written down as tensors."""
 

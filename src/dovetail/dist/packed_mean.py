@@ -37,18 +37,6 @@ from torch import Tensor
 
 from dovetail.core.errors import ContractError
 
-__all__ = [
-    "Average",
-    "Message",
-    "Packing",
-    "averaged",
-    "mean_of",
-    "onward",
-    "packed",
-    "size_of",
-    "unpacked",
-]
-
 State = dict[str, Tensor]
 Packing = Mapping[str, Any] | None
 """Arguments of ``pack.compress``; ``None`` sends the weights as they are."""

@@ -27,8 +27,6 @@ from dovetail.settings.adapt import Adapt
 from dovetail.shelf.names import name_of
 from dovetail.tasks.task import Task
 
-__all__ = ["adapt"]
-
 FEW = {"classes": 10, "regression": 50}
 """Labels unless said: a class, or in all."""
 

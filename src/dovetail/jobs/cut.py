@@ -12,8 +12,6 @@ from dovetail.parts.part import Part
 from dovetail.settings.join import Cut
 from dovetail.shelf.names import name_of
 
-__all__ = ["cut"]
-
 
 @job
 def cut(frame: Frame, /, ref: str, at: str | None = Cut.at) -> Outcome:

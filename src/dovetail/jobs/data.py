@@ -13,8 +13,6 @@ from dovetail.tasks.catalogue import CATALOGUE, Way
 from dovetail.tasks.fetch import get_data, is_right, known_data
 from dovetail.tasks.known import BUNDLED, COLUMNS, HINT, folders, places, table
 
-__all__ = ["get", "ls"]
-
 
 def ls(*, data: str | Path | None = None) -> Outcome:
     """Every known data set, and where it is; what is there is read and compared."""

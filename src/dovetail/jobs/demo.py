@@ -50,8 +50,6 @@ from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Training
 
-__all__ = ["DepthOfJoin", "Solved", "adapted_to_the_rest", "demo", "joins_by_depth", "solved_for"]
-
 AT = "conv2"
 INSPECTED = 300
 """Examples to look into a network with."""

@@ -28,8 +28,6 @@ from dovetail.tasks.task import Task
 from dovetail.train.compatible import WAYS, compatible
 from dovetail.train.modular import modular
 
-__all__ = ["Forecast", "MadeToFit", "made_to_fit", "map_of_digits", "parts_for"]
-
 Matrix = tuple[tuple[float | None, ...], ...]
 SAMPLES = 300
 MAPPED = ("1", "3", "5", "7", "8", "9")

@@ -9,8 +9,6 @@ from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, job
 from dovetail.reuse.exporting import export as export_part
 
-__all__ = ["export"]
-
 
 @job
 def export(frame: Frame, /, ref: str, to: str | Path, **settings: Any) -> Outcome:

@@ -22,8 +22,6 @@ from dovetail.settings.fit import Fitting
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.image_folder import has_images
 
-__all__ = ["fit"]
-
 
 @job
 def fit(

@@ -35,8 +35,6 @@ from dovetail.shelf.writing import sweep
 from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 
-__all__ = ["RUNS", "Frame", "Run", "alone", "job", "key_of", "names_for", "net_for", "notes_of"]
-
 RUNS = ".dovetail-runs"
 """Checkpoints of unfinished runs, in a folder beside the shelf."""
 

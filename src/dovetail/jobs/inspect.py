@@ -15,8 +15,6 @@ from dovetail.lens.inspection_record import Inspection, Offer
 from dovetail.report.page import check_suffix, write_report
 from dovetail.settings.inspect import NEEDS, Inspect
 
-__all__ = ["inspect"]
-
 
 @job
 def inspect(

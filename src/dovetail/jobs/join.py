@@ -27,8 +27,6 @@ from dovetail.settings.join import Join
 from dovetail.tasks.task import Task
 from dovetail.train.stitch import stitch as train_stitch
 
-__all__ = ["REPAIRS", "JoinRefused", "explain", "join", "mend"]
-
 
 class JoinRefused(ContractError):
     """A join that the contracts refuse, with what would help.

@@ -10,13 +10,11 @@ from dovetail.core.errors import FormatError, SettingsError, ShelfError
 from dovetail.core.files import open_plain
 from dovetail.jobs.frame import Frame
 from dovetail.pack.container import HEAD
-from dovetail.parts.disk import FILES, is_part_folder, read_facts
+from dovetail.parts.facts import FILES, is_part_folder, read_facts
 from dovetail.parts.part import Part
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf
-
-__all__ = ["Place", "free", "is_container", "is_packed", "put", "shelve", "source_and_place"]
 
 
 class Place(NamedTuple):

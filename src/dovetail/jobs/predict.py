@@ -28,8 +28,6 @@ from dovetail.parts.familiar import Familiar
 from dovetail.parts.part import Part
 from dovetail.settings.show import Predict
 
-__all__ = ["predict"]
-
 Row = dict[str, Any]
 
 

@@ -17,8 +17,6 @@ from dovetail.settings.rank import Rank
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.store import Shelf
 
-__all__ = ["rank"]
-
 
 @job
 def rank(

@@ -18,8 +18,6 @@ from dovetail.shelf.fits import MeasuredFit
 from dovetail.shelf.names import stem_of
 from dovetail.shelf.store import Shelf
 
-__all__ = ["keep_fits", "recombine"]
-
 
 @job
 def recombine(

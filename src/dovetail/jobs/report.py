@@ -15,8 +15,6 @@ from dovetail.report.page import check_suffix, write_report
 from dovetail.settings.show import Report
 from dovetail.shelf.store import Shelf
 
-__all__ = ["report"]
-
 
 def report(
     sources: list[str],

@@ -12,7 +12,7 @@ from dovetail.core.words import counted
 from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, alone, job, names_for, net_for
 from dovetail.jobs.recombine import keep_fits
-from dovetail.jobs.train_many import auxiliary_heads
+from dovetail.jobs.train import auxiliary_heads
 from dovetail.measure.evaluate import need_test, with_measures
 from dovetail.measure.recombine import recombine
 from dovetail.parts.norms import Norms
@@ -32,8 +32,6 @@ from dovetail.shelf.index import has_shape
 from dovetail.shelf.names import name_of, stem_of
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
-
-__all__ = ["devices", "domain", "extend", "replace", "transfer"]
 
 
 @job

@@ -35,9 +35,7 @@ from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.curvature import LossHessian
 from dovetail.linalg.spectrum import spectral_density, trace_of
 from dovetail.parts.part import Part
-from dovetail.tasks.task import Split
-
-__all__ = ["Density", "HessianSpectrum", "MeanHessian", "hessian_spectrum"]
+from dovetail.tasks.splits import Split
 
 MEMORY = 2**30
 """Bytes of graphs that are kept from one product to the next; beyond, they are made anew."""

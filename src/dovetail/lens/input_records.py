@@ -8,8 +8,6 @@ from dovetail.core.declared import Column, table, text
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Plane, Series
 
-__all__ = ["DecisionRegions", "DiscriminativeIntervals", "GradientField", "Interval"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionRegions(

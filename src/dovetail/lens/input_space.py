@@ -44,14 +44,9 @@ from dovetail.parts.cutting import CutPoint
 from dovetail.parts.modules import evaluating
 from dovetail.parts.part import Part, as_part
 from dovetail.ranking.candidates import only
-from dovetail.tasks.task import Split, Task, as_float
-
-__all__ = [
-    "best_intervals",
-    "decision_regions",
-    "discriminative_intervals",
-    "gradient_field",
-]
+from dovetail.tasks.arrays import as_float
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 _MARGIN = 0.05
 """How far a region reaches beyond its examples, in shares of their range."""

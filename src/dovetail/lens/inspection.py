@@ -40,9 +40,8 @@ from dovetail.measure.weights import stable_rank, weight_entropy
 from dovetail.parts.part import Part, as_part
 from dovetail.ranking.candidates import points_of, sampled
 from dovetail.settings.inspect import LOOKS, NEEDS, USUAL, Inspect
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["inspect"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 EIGENVALUES = 20
 

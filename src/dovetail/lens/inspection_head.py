@@ -21,8 +21,6 @@ from dovetail.parts.part import Part
 from dovetail.ranking.scores import score
 from dovetail.tasks.task import Task
 
-__all__ = ["Headed", "headed"]
-
 
 @dataclass(frozen=True)
 class Headed:

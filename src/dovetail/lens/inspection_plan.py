@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from dovetail.parts.modules import evaluating
 
-__all__ = ["Pace", "expected_seconds", "pace_of"]
-
 _FEW, _LONGEST = 8, 3.0
 """Examples that are timed, and seconds after which one of them is enough."""
 

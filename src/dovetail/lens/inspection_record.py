@@ -14,8 +14,6 @@ from dovetail.core.words import counted
 from dovetail.lens.profile_record import LayerWeights
 from dovetail.ranking.course import lasting
 
-__all__ = ["Inspection", "Look", "Offer", "WORDS"]
-
 WORDS = {
     "deviation": "how far the weights have moved",
     "profile": "what each layer learnt",

@@ -34,9 +34,7 @@ from dovetail.lens.perturbed import Direction, Perturbed
 from dovetail.lens.subject import Data, Loss, Subject, inside, module_of, subject_of
 from dovetail.parts.modules import digest_of, raw_bytes
 from dovetail.parts.part import Part
-from dovetail.tasks.task import Split
-
-__all__ = ["Landscape", "landscape", "random_direction"]
+from dovetail.tasks.splits import Split
 
 Scaling = Literal["filter", "layer", "none"]
 _MOST_BYTES = 1 << 26

@@ -32,8 +32,6 @@ from torch.overrides import TorchFunctionMode
 from dovetail.core.errors import TaskError, first_line
 from dovetail.lens.subject import Subject
 
-__all__ = ["Direction", "Perturbed"]
-
 Direction = Mapping[str, Tensor]
 """A step of some parameters (and buffers) by name."""
 

@@ -24,9 +24,8 @@ from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part, as_part
 from dovetail.ranking.candidates import candidate, named, only, points_of
 from dovetail.ranking.taking import without_repeats
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["profile", "profile_over"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 INPUT, OUTPUT = "input", "output"
 

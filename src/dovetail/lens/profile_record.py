@@ -10,8 +10,6 @@ from dovetail.core.errors import SettingsError, nearest
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Figure, Series, View
 
-__all__ = ["MEASURES", "LayerWeights", "PointProfile", "Profile", "ProfileOver"]
-
 MEASURES = {
     "least_squares_distance": "Least-squares distance",
     "k_redundancy": "k-redundancy",

@@ -40,9 +40,9 @@ from dovetail.linalg.parameters import Choice
 from dovetail.linalg.tangent import TangentFeatures
 from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.parts.part import Part
-from dovetail.tasks.task import Split, Task, as_float
-
-__all__ = ["JacobianSimilarity", "jacobian_similarity"]
+from dovetail.tasks.arrays import as_float
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 Array = np.ndarray[Any, Any]
 Parts = Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]

@@ -16,8 +16,6 @@ from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, Table, View
 from dovetail.core.words import counted, listed
 
-__all__ = ["FINE_TUNED", "FROZEN", "SCRATCH", "StudyRow", "TransferRun", "TransferStudy"]
-
 SCRATCH, FROZEN, FINE_TUNED = "scratch", "frozen", "fine-tuned"
 
 _EPOCH = re.compile(r"(?:.*\D)?epoch[ _-]?0*(\d+)", re.IGNORECASE)

@@ -16,10 +16,10 @@ from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import refuse_lazy
 from dovetail.measure.forward import prepare, refuse_other_inputs
 from dovetail.parts.part import Part
-from dovetail.tasks.task import Split, Task, as_float
+from dovetail.tasks.arrays import as_float
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 from dovetail.train.supervision import LOSSES
-
-__all__ = ["Data", "Loss", "Subject", "inside", "module_of", "named", "subject_of"]
 
 Array = np.ndarray[Any, Any]
 Data: TypeAlias = Task | tuple[Tensor | Array, Tensor | Array]

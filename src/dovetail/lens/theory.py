@@ -39,9 +39,8 @@ from dovetail.core.seeds import generator
 from dovetail.core.settings import need_least
 from dovetail.core.words import listed
 from dovetail.lens.theory_record import GramTheory
-from dovetail.tasks.task import Task, as_float
-
-__all__ = ["gram_theory", "relu_gram"]
+from dovetail.tasks.arrays import as_float
+from dovetail.tasks.task import Task
 
 Data = Task | tuple[Any, Any]
 

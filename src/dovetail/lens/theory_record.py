@@ -9,8 +9,6 @@ from dovetail.core.declared import measures, text
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series
 
-__all__ = ["GramTheory"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GramTheory(

@@ -49,8 +49,6 @@ from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.options import LoopOptions, Moment, Options
 
-__all__ = ["WAYS", "transfer_study"]
-
 WAYS = (SCRATCH, FROZEN, FINE_TUNED)
 
 Sources = Part | nn.Module | Mapping[str, Part | nn.Module] | Sequence[Part | nn.Module]

@@ -34,8 +34,6 @@ from dovetail.lens.subject import module_of, named
 from dovetail.measure.weights import weight_deviation
 from dovetail.parts.part import Part
 
-__all__ = ["Deviation", "WeightMap", "deviation", "matched_weights", "weight_map"]
-
 
 def deviation(part: Part | nn.Module, start: Part | nn.Module, examples: int = 1) -> Deviation:
     r"""How far a network is from where its training began, :math:`\lVert W - W_0\rVert_F/\sqrt n`.

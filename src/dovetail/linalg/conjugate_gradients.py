@@ -33,20 +33,6 @@ from torch import Tensor
 from dovetail.core.errors import DovetailError, SettingsError, TaskError, shown
 from dovetail.core.seeds import generator
 
-__all__ = [
-    "ConvergenceError",
-    "Nystrom",
-    "Operator",
-    "Refined",
-    "Solution",
-    "applied",
-    "columnwise",
-    "conjugate_gradients",
-    "nystrom_preconditioner",
-    "refined",
-]
-
-
 Operator: TypeAlias = Callable[[Tensor], Tensor]
 """A linear map of columns ``[m, k]`` to columns ``[m, k]``."""
 

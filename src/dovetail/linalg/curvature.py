@@ -25,15 +25,6 @@ from dovetail.core.errors import SettingsError, TaskError, shown
 from dovetail.linalg.jacobian import Jacobian, Parametrised, Vector
 from dovetail.linalg.parameters import Choice
 
-__all__ = [
-    "DifferencedFisher",
-    "Likelihood",
-    "LossHessian",
-    "fisher_product",
-    "gauss_newton_product",
-    "output_curvature",
-]
-
 Likelihood: TypeAlias = Literal["gaussian", "softmax"]
 """Outputs are means of normal variables, or logits of classes ``[n, o]``."""
 

@@ -27,8 +27,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Dense", "Outer", "add_inner", "in_pairs", "mirror_", "pieces", "summed", "takes_bias"]
-
 ROOM = 2**25  # bytes of one temporary
 ROWS = 2**27  # bytes of gradients that are written out
 PIECE = 2**23  # bytes of features that are changed to another type at once

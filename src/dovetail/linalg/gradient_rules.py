@@ -24,9 +24,6 @@ from torch import Tensor
 from dovetail.core.errors import ContractError
 from dovetail.linalg.gradient_factors import Dense, Outer, summed
 
-__all__ = ["Use", "feature_of", "uses_of", "with_biases"]
-
-
 TURNS = {"TBackward0", "TransposeBackward0", "PermuteBackward0"}
 CACHE = 2**20  # bytes that are near at hand
 # Through these a row may meet another sample's place, as the data will have it.

@@ -34,15 +34,6 @@ from dovetail.core.errors import (
 )
 from dovetail.linalg.parameters import Choice, chosen_parameters
 
-__all__ = [
-    "ForwardModeError",
-    "Jacobian",
-    "Parametrised",
-    "Vector",
-    "evaluating",
-    "sample_jacobians",
-]
-
 Vector: TypeAlias = Tensor | Mapping[str, Tensor]
 """A direction in parameter space: flat ``[p]``, or tensors by name, zero where none is given."""
 

@@ -31,8 +31,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.linalg.ridge_sums import Linear, checked_rows
 
-__all__ = ["LeastSquares"]
-
 _MOST_CELLS = 1 << 22
 """Rows are factorised in blocks of at most 32 MB, and of at least as many rows as columns."""
 

@@ -30,8 +30,6 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 
-__all__ = ["HigherMoments", "Moments", "SecondMoment", "pooled_share"]
-
 
 def pooled_share(weight: Any, other: Any, sign: int = 1) -> tuple[Any, Any]:
     r"""How much of a gap between two means moves the mean, and how much of its square is scatter.

@@ -12,8 +12,6 @@ from torch.nn.parameter import UninitializedParameter
 
 from dovetail.core.errors import SettingsError, nearest, shown
 
-__all__ = ["Choice", "by_layer", "chosen_parameters", "refuse_lazy"]
-
 Choice: TypeAlias = str | Sequence[str] | Callable[[str, Tensor], bool] | None
 """Patterns of names, a test of name and tensor, or None for all of them."""
 

@@ -21,8 +21,6 @@ from torch import Tensor
 
 from dovetail.linalg.conjugate_gradients import Refined
 
-__all__ = ["Recycled"]
-
 TOGETHER = 8
 """Columns that are solved for at a time; after them others may not need it any more."""
 

@@ -37,18 +37,6 @@ from dovetail.linalg.ridge_sums import (
     summed_errors,
 )
 
-__all__ = [
-    "GramRidge",
-    "LeaveOneOut",
-    "Linear",
-    "Penalty",
-    "Decomposed",
-    "fit",
-    "kernel_leave_one_out",
-    "leave_one_out",
-    "solve",
-]
-
 
 def fit(features: Any, targets: Any, penalty: Penalty = "auto", weights: Any = None) -> Linear:
     """The ridge head of rows ``[n, d]`` for targets ``[n, k]`` (or ``[n]``).

@@ -37,8 +37,6 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 from dovetail.linalg.moments import Moments
 
-__all__ = ["GRID", "LeaveOneOut", "Linear", "RidgeSums", "as_matrix", "grid", "judged_penalties"]
-
 GRID = tuple(10.0 ** (step / 2) for step in range(-12, 7))
 """Penalties that ``"auto"`` tries, in units of the mean eigenvalue: a millionth to a thousand."""
 

@@ -30,9 +30,6 @@ from dovetail.linalg.gradient_rules import (
 )
 from dovetail.linalg.jacobian import sample_jacobians
 
-__all__ = ["Differentiated"]
-
-
 LAYOUTS = ("first", "second")
 NONE = "none"  # no layout is right
 

@@ -20,15 +20,6 @@ from dovetail.core.errors import SettingsError, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.conjugate_gradients import ConvergenceError, applied
 
-__all__ = [
-    "Eigenpairs",
-    "Estimate",
-    "SpectralDensity",
-    "spectral_density",
-    "top_eigenpairs",
-    "trace_of",
-]
-
 Product = Callable[[Tensor], Tensor]
 
 _EPS = torch.finfo(torch.float64).eps

@@ -41,9 +41,6 @@ from dovetail.linalg.jacobian import evaluating
 from dovetail.linalg.parameters import Choice, chosen_parameters
 from dovetail.linalg.sample_gradients import Differentiated
 
-__all__ = ["Outputs", "TangentFeatures", "tangent_gram"]
-
-
 Outputs: TypeAlias = Literal["full", "diagonal"]
 """All pairs of outputs ``[n, o, m, o]``, or each with itself ``[n, m, o]``."""
 

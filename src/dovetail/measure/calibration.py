@@ -39,23 +39,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 
-__all__ = [
-    "Bin",
-    "Scheme",
-    "brier",
-    "checked_labels",
-    "checked_probabilities",
-    "doubles",
-    "ece_by_luck",
-    "expected_calibration_error",
-    "fit_temperature",
-    "log_probabilities",
-    "nll",
-    "overconfidence",
-    "reliability",
-    "tempered",
-]
-
 Scheme = Literal["width", "mass"]
 
 

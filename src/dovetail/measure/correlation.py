@@ -28,15 +28,6 @@ from dovetail.parts.modules import evaluating
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 
-__all__ = [
-    "alike",
-    "best_permutation",
-    "channel_correlation",
-    "channel_moments",
-    "correlations",
-    "matched",
-]
-
 _CONSTANT = 1e-12
 """A deviation this small beside the mean is rounding."""
 

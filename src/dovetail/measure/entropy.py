@@ -46,8 +46,6 @@ from dovetail.core.seeds import generator
 from dovetail.measure.inputs import rows_and_codes
 from dovetail.measure.neighbours import equal_rows
 
-__all__ = ["VoronoiMap", "pure_entropy", "pure_voronoi_map", "selection_entropy"]
-
 _BLOCK = 1 << 22
 """Distances held at once: 32 MB."""
 

@@ -21,22 +21,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError, first_line, shown
 from dovetail.tasks.arrays import as_float
 
-__all__ = [
-    "InputTypeError",
-    "as_classes",
-    "as_counts",
-    "as_inputs",
-    "as_labels",
-    "as_numbers",
-    "as_rows",
-    "as_weights",
-    "class_names",
-    "codes_among",
-    "names_of",
-    "refuse_other_count",
-    "seed_of",
-]
-
 Array = np.ndarray[Any, Any]
 
 LARGEST = 1e100

@@ -22,8 +22,6 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.measure.calibration import fit_temperature
 from dovetail.measure.estimator_inputs import as_numbers, codes_among, refuse_other_count
 
-__all__ = ["Classifier", "Regressor", "Spread", "has_mistakes", "temperature_of"]
-
 Spread = Literal["none", "variance", "covariance"]
 """What is told beside means: nothing, a variance each, or covariances among the inputs."""
 

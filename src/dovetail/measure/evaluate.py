@@ -23,20 +23,8 @@ from dovetail.core.views import Table
 from dovetail.measure.forward import outputs_of, refuse_other_inputs
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part, as_part
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "Evaluation",
-    "class_measures",
-    "columns_of",
-    "confusion",
-    "evaluate",
-    "label_measures",
-    "measure",
-    "need_test",
-    "number_measures",
-    "with_measures",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

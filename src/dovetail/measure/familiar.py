@@ -21,8 +21,6 @@ from dovetail.parts.part import Part, as_part
 from dovetail.parts.tracing import trailing_activation
 from dovetail.tasks.task import Task
 
-__all__ = ["familiar_with", "fit_familiar", "knowing"]
-
 _RANK, _ROWS, _KEPT = 32, 4096, 2000
 """Directions, training rows and scores of validation rows that are used at most."""
 

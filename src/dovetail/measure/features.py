@@ -21,18 +21,8 @@ from dovetail.measure.remembered import rows_once
 from dovetail.parts.cutting import cut
 from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "Features",
-    "Pooling",
-    "feature_rows",
-    "features",
-    "features_along",
-    "features_through",
-    "pieces_along",
-    "pooled",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 Pooling = Literal["average", "flatten"]
 

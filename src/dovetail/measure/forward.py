@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
 from dovetail.core.words import listed
+from dovetail.pack.tensors import dtype_name
 from dovetail.parts.contract import Contract, Preprocess, shown_shape
-from dovetail.parts.modules import dtype_name, evaluating
+from dovetail.parts.modules import evaluating
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
-from dovetail.tasks.task import Task, as_float
-
-__all__ = ["REFUSED", "outputs_of", "prepare", "preprocess_for", "refuse_other_inputs"]
+from dovetail.tasks.arrays import as_float
+from dovetail.tasks.task import Task
 
 
 def outputs_of(

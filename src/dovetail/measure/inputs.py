@@ -10,21 +10,6 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 
-__all__ = [
-    "CHUNK",
-    "LEAST",
-    "MOST",
-    "as_rows",
-    "as_targets",
-    "class_codes",
-    "float_rows",
-    "lengths_of",
-    "plain_targets",
-    "refuse_other_count",
-    "rows_a_chunk",
-    "rows_and_codes",
-]
-
 _LARGEST = 1e100
 
 CHUNK = 1 << 18

@@ -29,22 +29,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.measure.calibration import doubles
 
-__all__ = [
-    "Covered",
-    "LEVELS",
-    "PairedDifference",
-    "coverage",
-    "coverage_curve",
-    "crps",
-    "gaussian_nll",
-    "interval_width",
-    "normal_quantile",
-    "paired_difference",
-    "refuse_no_share",
-    "score_interval",
-    "share_interval",
-]
-
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """The nominal levels of a curve, unless others are asked for."""
 

@@ -18,19 +18,8 @@ from dovetail.parts.joining import join
 from dovetail.parts.norms import Statistics, uses_batch_statistics, with_norms
 from dovetail.parts.part import Part
 from dovetail.settings.join import Recombine
-from dovetail.tasks.task import SPLITS, Split, Task
-
-__all__ = [
-    "CALIBRATION",
-    "Fan",
-    "accuracy",
-    "answers",
-    "calibrating_batches",
-    "in_random_order",
-    "joined",
-    "judged",
-    "random_batches",
-]
+from dovetail.tasks.splits import SPLITS, Split
+from dovetail.tasks.task import Task
 
 CALIBRATION = Recombine.calibration
 """So many training images, without their labels, are plenty for a mean and variance a channel."""

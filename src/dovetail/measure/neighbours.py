@@ -35,8 +35,6 @@ from dovetail.core.extras import need
 from dovetail.core.settings import need_least
 from dovetail.measure.inputs import rows_and_codes
 
-__all__ = ["Engine", "EqualRows", "Search", "equal_rows", "k_filter", "k_redundancy"]
-
 Engine = Literal["auto", "faiss", "torch"]
 
 _BLOCK = 8_000_000

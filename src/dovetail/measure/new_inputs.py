@@ -16,14 +16,12 @@ import torch
 from torch import Tensor
 
 from dovetail.core.errors import ContractError, DovetailError, TaskError, argument
+from dovetail.pack.tensors import dtype_name
 from dovetail.parts.contract import Contract, shown_shape
-from dovetail.parts.modules import dtype_name
 from dovetail.parts.part import Part
 from dovetail.tasks.array_files import read_arrays
 from dovetail.tasks.image_files import image_paths, read_images
 from dovetail.tasks.tables import is_table, read_new_rows
-
-__all__ = ["Batch", "NewInputs", "Source", "as_batch", "as_paths", "open_inputs"]
 
 _KEYS = ("x", "X", "inputs", "x_test")
 _MOST_INPUTS, _MOST_BYTES = 512, 64 << 20

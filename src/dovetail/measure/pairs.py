@@ -22,9 +22,8 @@ from dovetail.parts.modules import evaluating
 from dovetail.parts.norms import GUESSES, Chosen, Norms, Statistics, settle_norms, with_norms
 from dovetail.parts.part import Part
 from dovetail.settings.join import Recombine as Declared
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["ORDER", "Row", "choose_norms", "measured_pairs"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 ORDER: tuple[Statistics, ...] = ("stored", "recalibrated", "batch")
 """Which to prefer among equals: what needs no data, then what takes one input."""

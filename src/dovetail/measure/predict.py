@@ -16,8 +16,6 @@ from dovetail.parts.contract import Preprocess, shown_shape
 from dovetail.parts.familiar import seen_by
 from dovetail.parts.part import Part, as_part
 
-__all__ = ["Numbers", "Predictions", "predict", "predictions_of", "run_and_compare"]
-
 
 @dataclass(frozen=True, eq=False)
 class Predictions:

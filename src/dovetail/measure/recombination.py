@@ -13,8 +13,6 @@ from dovetail.core.views import Cell, Heatmap, Table, Text, refuse_mostly_empty
 from dovetail.core.words import counted
 from dovetail.parts.norms import NOTHING_STORED
 
-__all__ = ["Alike", "Pair", "Recombination"]
-
 T = TypeVar("T")
 
 

@@ -32,9 +32,8 @@ from dovetail.parts.cutting import cut_first
 from dovetail.parts.norms import Norms, Statistics
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.settings.join import Recombine as Declared
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["Parts", "Tasks", "own_heads", "recombine"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
 Tasks = Task | Sequence[Task] | Mapping[str, Task]

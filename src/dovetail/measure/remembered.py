@@ -25,8 +25,6 @@ from dovetail.parts.modules import structure_of
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 
-__all__ = ["RememberedRows", "remembering", "rows_once"]
-
 MOST_BYTES = 1 << 30
 """Of rows that are remembered."""
 

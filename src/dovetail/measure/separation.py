@@ -32,8 +32,6 @@ from torch.nn.functional import one_hot
 from dovetail.linalg.least_squares import LeastSquares
 from dovetail.measure.inputs import as_rows, rows_and_codes
 
-__all__ = ["LinearFit", "class_scatter", "dead_features", "least_squares_distance", "linear_fit"]
-
 _ROUNDING = 8
 """A column whose values differ by no more of their last digits than this does not vary."""
 

@@ -26,8 +26,6 @@ from torch import Tensor
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.seeds import generator
 
-__all__ = ["root_mean_square", "stable_rank", "weight_deviation", "weight_entropy"]
-
 _MOST_BITS = 16
 
 

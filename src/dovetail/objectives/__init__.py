@@ -12,7 +12,8 @@ from dovetail.objectives.pairwise import (
     relations_of_masks,
     relations_of_pairs,
 )
-from dovetail.objectives.pretexts import PRETEXTS, Jigsaw, Pretext, Rotation, Views, pretext_named
+from dovetail.objectives.pretext import Pretext
+from dovetail.objectives.pretexts import PRETEXTS, Jigsaw, Rotation, Views, pretext_named
 from dovetail.objectives.unit import unit_rows
 
 __all__ = [

@@ -28,9 +28,6 @@ from torch import Generator, Tensor
 
 from dovetail.core.errors import SettingsError
 
-__all__ = ["OTHER", "common_class_loss", "common_codes", "project_conflicts"]
-
-
 OTHER = -100
 """The code of a class that is not common."""
 

@@ -25,8 +25,6 @@ from torch import Tensor, nn
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.objectives.unit import unit_length
 
-__all__ = ["KernelMachine", "kernel_machine"]
-
 
 def kernel_machine(
     layer: nn.Module, activation: Callable[[Tensor], Tensor] | None = None, *, unit: bool = False

@@ -36,19 +36,6 @@ from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.words import counted
 from dovetail.objectives.unit import unit_rows
 
-__all__ = [
-    "KINDS",
-    "MeanKernel",
-    "Pairwise",
-    "Relations",
-    "mean_kernel",
-    "refuse_misplaced",
-    "relations_of",
-    "relations_of_labels",
-    "relations_of_masks",
-    "relations_of_pairs",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Relations:

@@ -19,8 +19,6 @@ from torch import Generator, Tensor
 
 from dovetail.core.errors import ContractError, TaskError, argument
 
-__all__ = ["Pretext", "check_batch", "check_images", "scores_of", "share_right"]
-
 
 @runtime_checkable
 class Pretext(Protocol):

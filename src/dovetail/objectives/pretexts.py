@@ -17,17 +17,6 @@ from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.objectives.pretext import Pretext, check_batch, check_images, scores_of, share_right
 from dovetail.objectives.unit import unit_rows
 
-__all__ = [
-    "ALPHABET",
-    "Jigsaw",
-    "PRETEXTS",
-    "Pretext",
-    "Rotation",
-    "Views",
-    "pretext_named",
-    "spread_out",
-]
-
 
 class _Choice:
     """A pretext whose answer is one of several, told by the largest output."""

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 
-__all__ = ["unit_length", "unit_rows"]
-
 
 def unit_length(features: Tensor) -> Tensor:
     """Features ``[..., d]`` scaled to unit length along the last axis.

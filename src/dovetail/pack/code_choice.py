@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 from dovetail.pack.coding import LARGEST_BASE, MOST_PEELS, MOST_TOKENS, Code, Peel, a_byte_holds
 from dovetail.pack.rules import entropy
 
-__all__ = ["coded_bits", "best_code"]
-
-
 _WORTH = 0.004
 """What is slower must save this share of the bits."""
 

@@ -36,21 +36,6 @@ from dovetail.pack.quantise import MOST_BITS, Symbols
 from dovetail.pack.streams import Reader, Run, written
 from dovetail.pack.threads import LARGEST, scratch
 
-__all__ = [
-    "BLOCK",
-    "Bytes",
-    "Cut",
-    "MOST_PEELS",
-    "MOST_TOKENS",
-    "Peel",
-    "Code",
-    "a_byte_holds",
-    "decode",
-    "encode",
-    "octaves",
-]
-
-
 MOST_TOKENS = 256
 
 Bytes = NDArray[np.uint8]

@@ -30,9 +30,6 @@ from dovetail.pack.tensors import checked, elements_of, raw_bytes
 from dovetail.pack.threads import Pool
 from dovetail.settings.pack import Bits
 
-__all__ = ["compress", "stream", "write"]
-
-
 _GROUP = 1 << 20
 _PIECES, _PIECE = 64, 1 << 12
 

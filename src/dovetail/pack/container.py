@@ -37,21 +37,6 @@ from dovetail.pack.quantise import Grid, Numbers, divisible
 from dovetail.pack.streams import Reader, unshrink, written
 from dovetail.pack.threads import scratch
 
-__all__ = [
-    "HEAD",
-    "TAIL",
-    "exact_block",
-    "fill_exact",
-    "fill_quantised",
-    "quantised_block",
-    "ranges",
-    "read_index",
-    "read_ranges",
-    "tail_sizes",
-    "write_index",
-]
-
-
 HEAD = b"DOVEPACK"
 _TAIL = struct.Struct("<IIIIQ4s")
 TAIL = _TAIL.size

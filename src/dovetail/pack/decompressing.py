@@ -31,8 +31,6 @@ from dovetail.pack.index import Entry, Index
 from dovetail.pack.tensors import dtype_name, raw_bytes
 from dovetail.pack.threads import Pool
 
-__all__ = ["decompress", "opened", "read", "read_header", "tensors"]
-
 _ALWAYS_ALLOWED, _TIMES = 256 << 20, 100
 
 _LARGE = 4 << 20

@@ -23,8 +23,6 @@ from dovetail.pack.coding import BLOCK, MOST_PEELS, MOST_TOKENS, Code, Peel
 from dovetail.pack.quantise import FEWEST_COLUMNS, Grid, Numbers, bits_of
 from dovetail.pack.tensors import DTYPES, FLOATING, dtype_name
 
-__all__ = ["Entry", "FORMAT", "Group", "Index", "LONGEST_NAME", "MIDDLES", "from_json", "to_json"]
-
 
 @dataclass(frozen=True)
 class Entry:

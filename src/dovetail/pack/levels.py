@@ -30,8 +30,6 @@ from dovetail.pack.rounding import nearest_cheap, places_of, rounded
 from dovetail.pack.rules import entropy
 from dovetail.pack.tensors import FLOATING, elements_of
 
-__all__ = ["Ladder", "Step", "in_levels", "ladder_of", "path", "quantisable", "rise_curve", "rungs"]
-
 Step = tuple[str, int]
 """A tensor, and the levels it has from now on."""
 

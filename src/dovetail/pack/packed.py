@@ -20,8 +20,6 @@ from dovetail.pack.index import Entry
 from dovetail.pack.rules import LONGEST_VECTOR, entropy
 from dovetail.pack.tensors import dtype_name
 
-__all__ = ["Packed", "PackedTensor", "describe", "described"]
-
 CROWDED = 0.1
 """Bits a weight below which nearly all of a tensor's weights are of one level."""
 

@@ -28,9 +28,6 @@ from dovetail.pack.searching import Levels, Measure, Search, Trials, Tried, fini
 from dovetail.pack.tensors import Ties, checked, ties_of
 from dovetail.settings.pack import MARGIN
 
-__all__ = ["SMALLEST", "Chosen", "PackSearch", "SearchedTensor", "smallest_within"]
-
-
 FEWEST_CALLS = 8
 
 SMALLEST = 256

@@ -37,21 +37,6 @@ from numpy.typing import NDArray
 
 from dovetail.pack.threads import scratch
 
-__all__ = [
-    "FEWEST_COLUMNS",
-    "Grid",
-    "MOST_BITS",
-    "MOST_LEVELS",
-    "Numbers",
-    "Symbols",
-    "bits_of",
-    "divisible",
-    "finest",
-    "low_and_high",
-    "ranged",
-]
-
-
 MOST_BITS = 16
 MOST_LEVELS = 1 << MOST_BITS
 """Symbols are kept in two bytes; with more levels a float32 is better kept exactly."""

@@ -42,8 +42,6 @@ from torch import Tensor
 from dovetail.pack.quantise import Grid, Numbers, finest, low_and_high, ranged
 from dovetail.pack.tensors import elements_of
 
-__all__ = ["PRICE", "carries", "nearest_cheap", "places_of", "rounded"]
-
 PRICE = math.log(2) / 6
 """Squared steps that a bit is worth."""
 

@@ -32,8 +32,6 @@ from dovetail.pack.quantise import MOST_BITS, MOST_LEVELS, Numbers
 from dovetail.pack.tensors import FLOATING
 from dovetail.settings.pack import Bits
 
-__all__ = ["LONGEST_VECTOR", "Rules", "entropy", "refuse_unmatched", "sampled_entropy"]
-
 LONGEST_VECTOR = 1 << 16
 """Vectors shorter than this are kept exactly: biases and statistics of norms are few among the
 weights, and a variance near zero does not survive bins that are uniform up to the largest."""

@@ -44,9 +44,6 @@ from dovetail.pack.levels import Ladder, Step, in_levels, ladder_of, rungs
 from dovetail.pack.rounding import carries
 from dovetail.pack.tensors import Ties
 
-__all__ = ["Levels", "Measure", "Rise", "Search", "Trials", "Tried", "finite", "most_steps"]
-
-
 Measure = Callable[[dict[str, Tensor]], Any]
 """The loss of a state dict: a number, or one an example ``[n]``; lower is better."""
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from dovetail.core.errors import FormatError
 
-__all__ = ["LARGEST_WINDOW", "Reader", "Run", "shrink", "unshrink", "written"]
-
 LARGEST_WINDOW = 1 << 20
 """zstd may look back so far; a frame that asks for more memory is not one of ours."""
 

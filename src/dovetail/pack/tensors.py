@@ -16,18 +16,6 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError, nearest
 
-__all__ = [
-    "DTYPES",
-    "FLOATING",
-    "Ties",
-    "checked",
-    "elements_of",
-    "dtype_name",
-    "raw_bytes",
-    "ties_of",
-]
-
-
 _NAMES = """float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool
 complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"""
 

@@ -17,9 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Pool", "scratch"]
-
-
 T = TypeVar("T")
 R = TypeVar("R")
 

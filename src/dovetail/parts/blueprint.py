@@ -27,12 +27,6 @@ from torch.overrides import TorchFunctionMode
 from dovetail.core.errors import DovetailError, FormatError, RecipeError, first_line
 from dovetail.parts.recipe import Recipe, rebuild
 
-__all__ = [
-    "MOST_PIECES",
-    "Blueprint",
-    "draft",
-]
-
 MOST_PIECES = 10_000
 """Modules, parameters and buffers a recipe may make; a residual network of 1001 layers has 9000."""
 

@@ -19,8 +19,6 @@ from torch import nn
 from dovetail.core.errors import FormatError, RecipeError, nearest, shown
 from dovetail.core.plain import from_plain, to_plain
 
-__all__ = ["Builder", "builder", "find_builder", "known_builders", "recipe_hint"]
-
 Make = Callable[..., nn.Module]
 ENTRY_POINTS = "dovetail.builders"
 

@@ -14,8 +14,6 @@ from typing import Literal
 
 from dovetail.core.errors import ContractError, shown
 
-__all__ = ["Contract", "Port", "Preprocess", "shown_shape"]
-
 Shape = tuple[int | None, ...]
 
 _BRIGHT = 64.0

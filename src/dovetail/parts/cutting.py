@@ -18,8 +18,6 @@ from dovetail.parts.recipe import Cut
 from dovetail.parts.splitting import Halves, points, split
 from dovetail.parts.tracing import trailing_activation
 
-__all__ = ["CutPoint", "cut", "cut_all", "cut_first", "cut_points", "output_point"]
-
 
 @dataclass(frozen=True)
 class CutPoint:

@@ -37,13 +37,13 @@ from dovetail.core.folders import (
     write_folder,
 )
 from dovetail.core.plain import MOST_BYTES, dumps, parse_json, to_plain
+from dovetail.pack.tensors import dtype_name
 from dovetail.parts.blueprint import Blueprint, draft
 from dovetail.parts.contract import Contract, Port, shown_shape
 from dovetail.parts.facts import (
     CARD,
     CONFIG,
     FAMILIAR,
-    FILES,
     FORMAT,
     MANIFEST,
     MOST_OF_REPLAY,
@@ -52,7 +52,6 @@ from dovetail.parts.facts import (
     WEIGHTS,
     Facts,
     Origin,
-    is_part_folder,
     read_facts,
 )
 from dovetail.parts.familiar import Familiar, read_familiar
@@ -62,26 +61,12 @@ from dovetail.parts.modules import (
     described_slices,
     differences,
     digest_of,
-    dtype_name,
     evaluating,
     refuse_misfit,
     structure_of,
 )
 from dovetail.parts.packed import bytes_of, holds, read_packed, unpacked
 from dovetail.parts.recipe import Recipe, read_recipe
-
-__all__ = [
-    "FILES",
-    "FORMAT",
-    "Facts",
-    "card",
-    "is_part_folder",
-    "read_facts",
-    "read_known",
-    "read_module",
-    "replay",
-    "write",
-]
 
 
 def write(

@@ -23,15 +23,6 @@ from dovetail.core.plain import MOST_BYTES, from_plain, parse_json
 from dovetail.parts.contract import Contract
 from dovetail.parts.recipe import Recipe, read_recipe
 
-__all__ = [
-    "FILES",
-    "FORMAT",
-    "Facts",
-    "Origin",
-    "is_part_folder",
-    "read_facts",
-]
-
 
 @dataclass(frozen=True)
 class Origin:

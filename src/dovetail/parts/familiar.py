@@ -35,8 +35,6 @@ from dovetail.core.folders import File, check_hash, longest_header, open_tensors
 from dovetail.core.plain import dumps, from_plain, parse_json
 from dovetail.parts.modules import described_slices
 
-__all__ = ["Familiar", "read_familiar", "seen_by"]
-
 _ABOUT = "familiar"
 
 

@@ -20,16 +20,6 @@ from dovetail.parts.recipe import Build, Cut, Join, Recipe, rebuild
 from dovetail.parts.tracing import trailing_activation
 from dovetail.parts.zoo.trees import Trees
 
-__all__ = [
-    "before_the_head",
-    "copy_by_class",
-    "extend_head",
-    "fresh_head",
-    "head_like",
-    "output_layer",
-    "with_temperature",
-]
-
 COUNTS = ("classes", "num_classes")
 """What builders call the number of outputs: ours, and timm's."""
 
@@ -194,6 +184,11 @@ def with_temperature(part: Part, temperature: float) -> Part:
     if trees:
         tensors = [trees[-1].value, trees[-1].base]
     else:
+        if (after := trailing_activation(module)) != "identity":
+            raise ContractError(
+                f"the network ends in {after}, so that no weights of it could take a temperature; "
+                "fit it again and do not calibrate"
+            )
         last = module.get_submodule(output_layer(part))
         tensors = list(last.parameters(recurse=False))
     with torch.no_grad():

@@ -29,14 +29,6 @@ from dovetail.parts.part import Part, as_part
 from dovetail.parts.recipe import Adapter, Join, Recipe, chain_modules, rebuild
 from dovetail.settings.join import Join as Declared
 
-__all__ = [
-    "Seam",
-    "adapter",
-    "join",
-    "seam",
-    "stitch_part",
-]
-
 
 def join(
     *parts: Part | nn.Module,

@@ -20,8 +20,6 @@ from dovetail.core.errors import ContractError, RecipeError, nearest, shown
 from dovetail.linalg.jacobian import Parametrised
 from dovetail.linalg.tangent import TangentFeatures
 
-__all__ = ["LinearizedNetwork"]
-
 
 class LinearizedNetwork(nn.Module):
     """The mean of a linearised network, as a network.

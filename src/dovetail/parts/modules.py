@@ -24,22 +24,6 @@ from dovetail.pack.tensors import dtype_name
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "SAFETENSORS_DTYPES",
-    "Described",
-    "described",
-    "described_slices",
-    "differences",
-    "digest_of",
-    "dtype_name",
-    "evaluating",
-    "meta_copy",
-    "raw_bytes",
-    "refuse_misfit",
-    "shared_tensors",
-    "structure_of",
-]
-
 
 def digest_of(module: nn.Module, *also: str) -> str:
     """The sha256 of every name, dtype, shape and byte of a module's state, and of ``also``.

@@ -20,19 +20,6 @@ from dovetail.core.errors import ContractError, SettingsError, argument
 if TYPE_CHECKING:
     from dovetail.parts.part import Part
 
-__all__ = [
-    "Chosen",
-    "Norms",
-    "Statistics",
-    "check_norms",
-    "norms_for",
-    "recalibrate",
-    "settle_norms",
-    "shallow_copy",
-    "with_batch_statistics",
-    "with_norms",
-]
-
 Statistics = Literal["stored", "batch", "recalibrated"]
 """What batch norms can use."""
 

@@ -22,15 +22,6 @@ from dovetail.parts.modules import Described, described, raw_bytes, refuse_misfi
 if TYPE_CHECKING:
     from dovetail.parts.part import Part
 
-__all__ = [
-    "bytes_of",
-    "holds",
-    "read_packed",
-    "unpacked",
-    "with_packed",
-    "without_packed",
-]
-
 _ALWAYS_ALLOWED, _TIMES = 256 << 20, 100
 """A few bytes may truly be gigabytes of zeros, or only claim to: weights of more than this many
 bytes, and of more than so many times their container, are not loaded."""

@@ -16,24 +16,15 @@ from dovetail.core.plain import to_plain
 from dovetail.core.seeds import seeded
 from dovetail.core.views import Table
 from dovetail.core.words import listed, numbered
+from dovetail.pack.tensors import dtype_name
 from dovetail.parts import disk
 from dovetail.parts.builders import find_builder, recipe_hint
 from dovetail.parts.contract import Contract, Port
-from dovetail.parts.facts import Origin
+from dovetail.parts.facts import FILES, Origin, read_facts
 from dovetail.parts.familiar import Familiar
-from dovetail.parts.modules import digest_of, dtype_name, evaluating
+from dovetail.parts.modules import digest_of, evaluating
 from dovetail.parts.recipe import Build, Recipe, in_words, rebuild
 from dovetail.parts.tracing import trailing_activation
-
-__all__ = [
-    "Part",
-    "as_part",
-    "build",
-    "contract_of",
-    "from_pretrained",
-    "parts_by_name",
-    "ports_of",
-]
 
 
 @dataclass(frozen=True)
@@ -106,7 +97,7 @@ class Part:
         if folder.exists() and not folder.is_dir():
             raise FormatError(f"{folder} is a file; choose a new folder")
         there = {each.name for each in folder.iterdir()} if folder.exists() else set()
-        if others := sorted(there - {*disk.FILES}):
+        if others := sorted(there - {*FILES}):
             # An older part is exchanged as a whole, and they would be gone.
             raise FormatError(f"{folder} holds other files ({others[0]}); choose a new folder")
         try:
@@ -130,7 +121,7 @@ class Part:
     def from_pretrained(cls, folder: str | Path, *, verify: bool = False) -> Part:
         """Load a part, strictly; with ``verify`` also replay its stored probe."""
         folder = Path(folder)
-        facts = disk.read_facts(folder)
+        facts = read_facts(folder)
         module, packed = disk.read_module(folder, facts)
         familiar = disk.read_known(folder, facts, module)
         if verify:

@@ -18,19 +18,6 @@ from dovetail.core.plain import from_plain, to_plain
 if TYPE_CHECKING:  # to read a recipe needs no torch, and a shelf is listed without it
     from torch import nn
 
-__all__ = [
-    "Adapter",
-    "Build",
-    "Cut",
-    "Join",
-    "Linearize",
-    "Recipe",
-    "check_recipe",
-    "in_words",
-    "read_recipe",
-    "rebuild",
-]
-
 DEEPEST = 32
 """Recipes nest as parts are cut and joined; one deeper than this is not of our making."""
 

@@ -20,8 +20,6 @@ from dovetail.core.errors import CutError, nearest, shown
 from dovetail.parts.modules import shared_tensors
 from dovetail.parts.tracing import Untraceable, trace
 
-__all__ = ["Chain", "Halves", "points", "split"]
-
 
 @dataclass(frozen=True)
 class Halves:

@@ -19,12 +19,6 @@ from dovetail.core.activations import is_activation
 from dovetail.core.errors import first_line
 from dovetail.parts.zoo.layers import UnitLength
 
-__all__ = [
-    "Untraceable",
-    "trace",
-    "trailing_activation",
-]
-
 
 class Untraceable(Exception):
     """This module's forward cannot be told as one fixed graph."""

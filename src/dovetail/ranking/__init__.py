@@ -5,8 +5,10 @@ for rows that come in pieces; ``ntk_score`` for the kernel of a whole network.  
 good a score is where the truth is known.
 """
 
-from dovetail.ranking.expected import Expected, Head, expected_accuracy, fit_head
-from dovetail.ranking.judge import Judgement, judge
+from dovetail.ranking.expected import Expected, expected_accuracy
+from dovetail.ranking.heads import Head, fit_head
+from dovetail.ranking.judge import judge
+from dovetail.ranking.judgement import Judgement
 from dovetail.ranking.ntk import ntk_score, tangent_kernel
 from dovetail.ranking.pair_sums import PairSums
 from dovetail.ranking.ranker import rank, rank_over

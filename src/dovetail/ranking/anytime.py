@@ -28,15 +28,14 @@ from dovetail.parts.part import Part
 from dovetail.ranking.candidates import nested, only
 from dovetail.ranking.course import Course, Look, lasting
 from dovetail.ranking.elimination import Fall, falls, look_sizes, still_to_come, thresholds
-from dovetail.ranking.measuring import BY_EXAMPLE, By, Yardstick, yardstick
+from dovetail.ranking.measuring import BY_EXAMPLE, Yardstick, yardstick
 from dovetail.ranking.placing import best_first, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking
 from dovetail.ranking.running import Runner, Sample, Seen
-from dovetail.ranking.scores import as_score
+from dovetail.ranking.scores import By, as_score
 from dovetail.ranking.taking import without_repeats
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["rank_anytime"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 _TIMED = 16
 """Examples that every network runs first, to know its pace."""

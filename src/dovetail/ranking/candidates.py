@@ -15,19 +15,8 @@ from dovetail.parts.cutting import CutPoint, cut_points
 from dovetail.parts.heads import before_the_head
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.parts.splitting import points
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "Candidate",
-    "Parts",
-    "candidate",
-    "named",
-    "nested",
-    "only",
-    "points_of",
-    "refuse_unknown_points",
-    "sampled",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 Parts = Part | nn.Module | Sequence[Part | nn.Module] | Mapping[str, Part | nn.Module]
 

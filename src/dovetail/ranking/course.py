@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from dovetail.core.views import Block, Figure, Series, Table, Text, View
 from dovetail.core.words import counted
 
-__all__ = ["Course", "Look", "lasting"]
-
 
 @dataclass(frozen=True)
 class Look:

@@ -23,8 +23,6 @@ from dovetail.core.seeds import generator
 from dovetail.measure.inputs import rows_and_codes
 from dovetail.objectives.unit import unit_length
 
-__all__ = ["EXACT_ROWS", "Estimate", "cts", "cts_neo"]
-
 EXACT_ROWS = 10_000
 _SIDE = 1024  # rows of a block: 8 MB of kernel values
 _DRAWN = 4_000_000  # numbers gathered at once when pairs are drawn

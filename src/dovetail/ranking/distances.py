@@ -13,8 +13,6 @@ from dovetail.core.errors import SettingsError, TaskError
 from dovetail.measure.inputs import rows_and_codes
 from dovetail.measure.neighbours import Search
 
-__all__ = ["knn", "parc"]
-
 _BLOCK = 8_000_000  # distances held at once: 64 MB
 _SPARE = 4  # candidates beyond the k nearest, so that small ties need no second look
 

@@ -49,8 +49,6 @@ from torch import Tensor
 
 from dovetail.core.seeds import generator
 
-__all__ = ["Fall", "falls", "look_sizes", "still_to_come", "thresholds"]
-
 FIRST_LOOK = 50
 """Examples of the first look, at least."""
 

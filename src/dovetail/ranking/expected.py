@@ -44,23 +44,11 @@ from torch import Tensor
 
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import generator
-from dovetail.linalg.ridge import Decomposed, LeaveOneOut, leave_one_out, solve
+from dovetail.linalg.ridge import Decomposed, leave_one_out, solve
+from dovetail.linalg.ridge_sums import LeaveOneOut
 from dovetail.measure.inputs import as_rows, refuse_other_count
 from dovetail.measure.intervals import normal_quantile
-from dovetail.ranking.heads import Head, HeadKind, coded, fit_head, right_shares
-
-__all__ = [
-    "Expected",
-    "Head",
-    "agreeing_classes",
-    "agreeing_labels",
-    "agreeing_numbers",
-    "chance_values",
-    "expected_accuracy",
-    "fit_head",
-    "trial_variance",
-    "wilson",
-]
+from dovetail.ranking.heads import HeadKind, coded, right_shares
 
 _MOST_ROWS = 300
 """Pairs are looked at among so many rows; their mean needs no more."""

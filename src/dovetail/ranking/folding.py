@@ -19,8 +19,6 @@ from dovetail.linalg.moments import HigherMoments, Moments, SecondMoment
 from dovetail.measure.inputs import CHUNK, LEAST, MOST, lengths_of, rows_a_chunk
 from dovetail.ranking.sums import ClassSums, Sums
 
-__all__ = ["Groups", "Rows", "class_gaussians", "fold"]
-
 _MOST_OF_IT = 0.99
 """The mean's share in the rows' energy from which on rows are moved: two digits are given away."""
 

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.core.errors import TaskError
-from dovetail.linalg.ridge import Penalty, fit, leave_one_out
+from dovetail.linalg.ridge import fit, leave_one_out
+from dovetail.linalg.ridge_sums import Penalty
 from dovetail.measure.evaluate import label_measures, number_measures
 from dovetail.measure.inputs import as_rows, as_targets, refuse_other_count
-
-__all__ = ["Head", "HeadKind", "coded", "explained", "fit_head", "ridge_loo", "right_shares"]
 
 _MOST_CELLS = 200_000_000
 """Of one-hot targets and predictions, rows × classes: 1.6 GB."""

@@ -32,8 +32,6 @@ from dovetail.core.seeds import derived_seed
 from dovetail.measure.intervals import refuse_no_share
 from dovetail.ranking.judgement import Choice, Judged, Judgement, OnTarget, Summary
 
-__all__ = ["Judgement", "judge", "kendall", "regret", "weighted_tau", "wins"]
-
 Values = Mapping[str, float | None]
 Numbers = Sequence[float] | NDArray[np.float64]
 _Array = NDArray[Any]

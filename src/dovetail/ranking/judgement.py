@@ -10,8 +10,6 @@ from dovetail.core.declared import Column, heatmap, table, text, when
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Series, refuse_mostly_empty
 
-__all__ = ["Choice", "Judged", "Judgement", "OnTarget", "Summary"]
-
 
 @dataclass(frozen=True)
 class Summary:

@@ -18,8 +18,6 @@ from dovetail.core.errors import TaskError
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.inputs import rows_and_codes
 
-__all__ = ["components_for", "leep", "nce", "nleep", "principal"]
-
 _MOST_CELLS = 200_000_000  # of the table classes × source classes: 1.6 GB
 _MOST_RESPONSIBILITIES = 100_000_000  # rows × components
 

@@ -32,8 +32,6 @@ from dovetail.core.errors import TaskError
 from dovetail.linalg.moments import SecondMoment
 from dovetail.measure.inputs import CHUNK, float_rows, lengths_of, plain_targets
 
-__all__ = ["CUT", "NOISE", "log_evidence", "logme", "mean_evidence"]
-
 CUT = 1e-12
 """Eigenvalues below this share of the greatest are rounding, and count as zero."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,18 +37,6 @@ from dovetail.ranking.scores import DEFAULT, DEFAULT_OF_PAIRS, SCORES, By, Score
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.tasks.pairs import Pairs
 from dovetail.tasks.task import Task
-
-__all__ = [
-    "By",
-    "Measured",
-    "Yardstick",
-    "dealt",
-    "half_width",
-    "probably_better",
-    "standard_error",
-    "yardstick",
-    "z_score",
-]
 
 _MOST_CELLS = 1 << 27
 """Second moments of all classes in all groups may hold this many numbers: a gibibyte."""
@@ -118,12 +106,14 @@ class Yardstick:
     ) -> Measured:
         """Measure a candidate by its features ``[n, d]``, or by its tangent kernel ``[n, n]``."""
         rows = as_rows(features)
-        if self.name == BY_EXAMPLE:
-            return self._by_example(rows)
-        expected = None
-        if self.pairs is None:
-            with suppress(TaskError):  # one example a class, or too many: the score may still say
-                expected = self._expected(rows)
+        by_example, expected = self.name == BY_EXAMPLE, None
+        # One example a class, or too many: another score may still say.
+        with nullcontext() if by_example else suppress(TaskError):
+            if self.pairs is None:
+                how: dict[str, Any] = {"confidence": self.confidence, "kind": self.kind}
+                expected = expected_accuracy(rows, self.targets, **how)
+        if by_example and expected is not None:
+            return self._by_example(rows, expected)
         if self.pairs is None and isinstance(self.by, Score) and self._sums_fit(self.by, rows):
             return self._by_sums(self.by, rows, activation, expected)
         everyone = torch.arange(self.n)
@@ -148,12 +138,8 @@ class Yardstick:
         null = [value(everyone, self.targets[order]) for order in self.shuffles]
         return Measured(whole, _float64(without), _float64(null), expected)
 
-    def _expected(self, rows: Tensor) -> Expected:
-        return expected_accuracy(rows, self.targets, confidence=self.confidence, kind=self.kind)
-
-    def _by_example(self, rows: Tensor) -> Measured:
+    def _by_example(self, rows: Tensor, expected: Expected) -> Measured:
         """A mean over examples: leave groups out of the mean, fit heads to shuffled labels."""
-        expected = self._expected(rows)
         each = expected.per_example.double()
         member = torch.nn.functional.one_hot(self.group + 1, self.groups + 1)[:, 1:].double()
         without = (each.sum() - each @ member) / (len(each) - member.sum(0))  # [G]

@@ -37,8 +37,6 @@ from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.ranking.heads import coded, explained
 
-__all__ = ["OUTPUTS", "kernel_alignment", "kernel_loo", "ntk_score", "tangent_kernel"]
-
 OUTPUTS = 4
 """Features beyond so many are seen through so many mixtures."""
 

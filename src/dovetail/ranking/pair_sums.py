@@ -20,8 +20,6 @@ from dovetail.measure.inputs import LEAST, float_rows, lengths_of, rows_a_chunk
 from dovetail.objectives.pairwise import KINDS, refuse_misplaced
 from dovetail.ranking.scores_from_sums import pair_score
 
-__all__ = ["PairSums"]
-
 
 class PairSums:
     """Sums over labelled pairs of rows, and the scores they give; higher is better.

@@ -16,9 +16,8 @@ from dovetail.ranking.measuring import BY_EXAMPLE, Measured, Yardstick, probably
 from dovetail.ranking.ntk import OUTPUTS
 from dovetail.ranking.records import LeftOut, Ranked, Ranking
 from dovetail.ranking.winner import honest_intervals, honest_winner
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["best_first", "placed", "ranking_of"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 MEASURES = {"classes": "accuracy", "multilabel": "label accuracy", "regression": "R²"}
 """What a head is expected to reach, by the task's kind."""

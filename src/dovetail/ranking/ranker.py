@@ -27,16 +27,15 @@ from dovetail.ranking.candidates import (
     refuse_unknown_points,
     sampled,
 )
-from dovetail.ranking.measuring import By, Measured, Yardstick, yardstick
+from dovetail.ranking.measuring import Measured, Yardstick, yardstick
 from dovetail.ranking.ntk import tangent_kernel
 from dovetail.ranking.placing import best_first, placed, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
-from dovetail.ranking.scores import RANGED, as_score, needs_network
+from dovetail.ranking.scores import RANGED, By, as_score, needs_network
 from dovetail.ranking.taking import fronts_of, rows_at, share_of, without_repeats
 from dovetail.settings.rank import Rank
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["rank", "rank_over"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 
 def rank(

@@ -11,8 +11,6 @@ from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Figure, Heatmap, Series, Table, View
 from dovetail.ranking.course import Course
 
-__all__ = ["LeftOut", "Ranked", "Ranking", "RankingOver", "Served"]
-
 _EXPECTED = "expected-accuracy"
 """The score that is the expected accuracy itself."""
 

@@ -19,8 +19,6 @@ from dovetail.ranking.records import Ranked
 from dovetail.ranking.taking import fronts_of, rows_at
 from dovetail.tasks.task import Task
 
-__all__ = ["Runner", "Sample", "Seen", "Standing"]
-
 
 @dataclass(frozen=True, eq=False)
 class Seen:

@@ -26,20 +26,6 @@ from dovetail.ranking.scores_from_sums import ALIASES
 from dovetail.ranking.statistics import PairStatistics
 from dovetail.ranking.transrate import transrate, transrate_scaled
 
-__all__ = [
-    "ALIASES",
-    "By",
-    "DEFAULT",
-    "DEFAULT_OF_PAIRS",
-    "RANGED",
-    "SCORES",
-    "Score",
-    "as_score",
-    "find_score",
-    "needs_network",
-    "score",
-]
-
 DEFAULT = "expected-accuracy"
 """What ranks unless somebody says otherwise; docs/rank.md has the evidence for it."""
 

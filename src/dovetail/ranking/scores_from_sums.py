@@ -28,8 +28,6 @@ from dovetail.measure.inputs import CHUNK
 from dovetail.ranking.logme import CUT, mean_evidence
 from dovetail.ranking.sums import ClassSums, Sums
 
-__all__ = ["ALIASES", "KINDS", "NUMBER_KINDS", "ScoresFromSums", "known_kind", "pair_score"]
-
 KINDS = (
     "al",
     "utal",

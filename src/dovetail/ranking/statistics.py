@@ -17,8 +17,6 @@ from dovetail.ranking.folding import class_gaussians, fold
 from dovetail.ranking.scores_from_sums import ScoresFromSums, known_kind
 from dovetail.ranking.sums import Sums
 
-__all__ = ["PairStatistics"]
-
 _FEWEST_KEPT = 256
 """So many rows are kept before they are folded even if they have few features: folding a batch
 of a few rows at a time would cost more than it sums."""

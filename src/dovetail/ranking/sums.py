@@ -19,8 +19,6 @@ from torch import Tensor
 from dovetail.core.errors import FormatError, TaskError
 from dovetail.linalg.moments import HigherMoments, Moments, pooled_share
 
-__all__ = ["MOST_CELLS", "ClassSums", "Sums"]
-
 MOST_CELLS = 1 << 27
 """Second moments of all classes together may hold this many numbers: one gibibyte."""
 

@@ -15,8 +15,6 @@ from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Candidate, only
 from dovetail.tasks.task import Task
 
-__all__ = ["fronts_of", "rows_at", "share_of", "without_repeats"]
-
 
 def fronts_of(chosen: Candidate) -> dict[str | None, Part]:
     """The candidate's part up to each of its points; ``None`` is its very output."""

@@ -24,9 +24,8 @@ from dovetail.linalg.jacobian import Parametrised, sample_jacobians
 from dovetail.measure.features import pooled
 from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.part import Part, as_part
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["task_distance", "task_embedding"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 EXACT_CLASSES = 16
 _NUMBERS = 16_000_000  # gradients held at once: 64 MB in float32

@@ -31,8 +31,6 @@ from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.records import Record
 from dovetail.core.views import Block, Cell, Figure, Series, Table, View
 
-__all__ = ["Agreement", "Role", "TaskMap", "task_map"]
-
 Role = Literal["source", "target"]
 Cells = tuple[tuple[float | None, ...], ...]
 _Pair = tuple[float | None, float | None]

@@ -11,8 +11,6 @@ from dovetail.core.errors import SettingsError
 from dovetail.measure.inputs import rows_and_codes
 from dovetail.ranking.folding import Groups
 
-__all__ = ["coding_rate", "transrate", "transrate_scaled"]
-
 
 def coding_rate(rows: Tensor, eps: float = 1e-4) -> Tensor:
     r"""The rate :math:`R(Z) = \tfrac12 \log\det(I + Z^\top Z / (m\,\epsilon))` of ``[..., m, d]``.

@@ -32,8 +32,6 @@ from dovetail.core.seeds import generator
 from dovetail.measure.intervals import normal_quantile
 from dovetail.ranking.expected import trial_variance, wilson
 
-__all__ = ["Bounds", "beats", "honest_intervals", "honest_winner"]
-
 _RESAMPLES = 500
 
 _MOST_CELLS = 1 << 22

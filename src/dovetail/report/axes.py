@@ -12,8 +12,6 @@ from dovetail.report.scales import Scale, log_ticks, nice_ticks, span_of
 from dovetail.report.svg import label, tag
 from dovetail.report.text import clip_apart, place_name, show_ticks, text_width
 
-__all__ = ["HALF", "NARROW", "WIDTH", "Frame", "Plot", "lay_out", "value_axis"]
-
 WIDTH = 800.0
 """Of every figure: the width of the page's column."""
 

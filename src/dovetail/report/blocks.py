@@ -12,8 +12,6 @@ from dovetail.report.heatmaps import draw_heatmap
 from dovetail.report.planes import ALONE, draw_contours, draw_surface
 from dovetail.report.text import escape, numeric_columns, shown_rows
 
-__all__ = ["draw_block", "draw_table", "draw_view", "figure_data"]
-
 _MOST_DATA = 400
 """A figure of at most this many points carries them as a folded table too."""
 

@@ -6,17 +6,6 @@ hold one set of colours for light and one for dark, and the drawing only names a
 
 from __future__ import annotations
 
-__all__ = [
-    "PALETTES",
-    "STEPS",
-    "by_theme",
-    "contrast",
-    "heat_rules",
-    "inks",
-    "palette_rules",
-    "ramp",
-]
-
 PALETTES = {
     "light": {
         "paper": "#ffffff", "ink": "#1b1f24", "quiet": "#5c6670", "faint": "#e4e8ec",

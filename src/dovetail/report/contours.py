@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Grid", "outlines"]
-
 Grid = Sequence[Sequence[float | None]]
 """Rows of numbers from 0 to 1; ``None`` is unknown, and lies in the sea."""
 

@@ -20,8 +20,6 @@ from dovetail.report.planes import draw_plane
 from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
 
-__all__ = ["Drawn", "draw", "drawings", "drawings_of", "export_figures", "to_png"]
-
 Theme = Literal["light", "dark"]
 _FORMATS = ("svg", "png")
 _FONTS = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Segoe UI")

@@ -14,8 +14,6 @@ from dovetail.report.scales import Scale
 from dovetail.report.svg import label, picture, tag, title
 from dovetail.report.text import clip_apart, names_of, place_name, show_number, text_width, wrap
 
-__all__ = ["draw_figure", "draw_intervals"]
-
 
 def draw_figure(figure: Figure, *, width: float = WIDTH, titled: bool = True) -> str:
     """A figure of any kind as an SVG element.

@@ -10,8 +10,6 @@ from dovetail.report.colours import STEPS
 from dovetail.report.svg import label, picture, tag, title
 from dovetail.report.text import clip, escape, show_number, text_width
 
-__all__ = ["Colouring", "colouring", "draw_heatmap"]
-
 _WIDEST = 800.0
 _SIZE = 12.0
 _NAME = 170.0  # the longest name of a row, in pixels

@@ -10,8 +10,6 @@ from dovetail.report.heatmaps import Colouring, colouring
 from dovetail.report.scales import Scale, log_ticks, nice_ticks
 from dovetail.report.text import show_number, show_ticks
 
-__all__ = ["Levels", "levels_of", "shaded_rows"]
-
 _MOST_LINES = 9
 
 

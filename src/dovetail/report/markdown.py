@@ -17,8 +17,6 @@ from dovetail.report.sections import Section, sections
 from dovetail.report.svg import standalone
 from dovetail.report.text import escape, numeric_columns, shown_rows
 
-__all__ = ["render_markdown", "write_markdown"]
-
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!])")
 _LIST = re.compile(r"^([-+=:]|\d+(?=[.)]))")  # what a line must not begin with, and a number's end
 

@@ -17,18 +17,6 @@ from dovetail.report.axes import Frame
 from dovetail.report.svg import label, tag
 from dovetail.report.text import clip, place_name, show_number, text_width
 
-__all__ = [
-    "Point",
-    "draw_legend",
-    "draw_series",
-    "placed",
-    "series_group",
-    "sifted",
-    "style_of",
-    "symbol",
-    "thinned",
-]
-
 _DOTTED = 40
 """Lines of at most this many points show each of them, while there are few lines."""
 

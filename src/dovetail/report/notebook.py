@@ -15,8 +15,6 @@ from dovetail.report.export import draw
 from dovetail.report.svg import standalone
 from dovetail.report.text import escape
 
-__all__ = ["draw_for_notebook"]
-
 _MOST_ROWS, _MOST_COLUMNS, _MOST_LETTERS = 40, 30, 300
 _MOST_BLOCK, _MOST = 256 << 10, 1 << 20
 """Bytes of a block, and of all of them."""

@@ -24,8 +24,6 @@ from dovetail.report.sections import Section, sections
 from dovetail.report.svg import figure_css, resource
 from dovetail.report.text import escape
 
-__all__ = ["MARK", "SUFFIXES", "check_suffix", "embed", "render_page", "write_report"]
-
 SUFFIXES = (".html", ".htm", ".md", ".markdown")
 """Of the files a report can be written to."""
 

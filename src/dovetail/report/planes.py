@@ -19,8 +19,6 @@ from dovetail.report.surfaces import draw_relief
 from dovetail.report.svg import label, picture, tag, title
 from dovetail.report.text import show_number, show_ticks, text_width
 
-__all__ = ["ALONE", "draw_contours", "draw_plane", "draw_surface"]
-
 ALONE = 436.0
 """The width of a plane that has no surface beside it."""
 

@@ -17,8 +17,6 @@ from dovetail.report.scales import Scale, nice_ticks
 from dovetail.report.svg import label, tag
 from dovetail.report.text import names_of, place_name, show_number, show_ticks, text_width
 
-__all__ = ["Name", "draw_polar", "place_names"]
-
 _RADIUS = 170.0
 _AWAY = 13.0  # a name begins this far outside the outermost ring
 _LINE = 15.0  # from one name to the next below it, at least

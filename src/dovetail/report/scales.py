@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-__all__ = ["Scale", "log_ticks", "nice_ticks", "span_of"]
-
 
 def span_of(values: Iterable[float]) -> tuple[float, float]:
     """The least and greatest finite value, made apart when there is only one.

@@ -35,8 +35,6 @@ from dovetail.core.views import (
 from dovetail.core.words import numbered, shortened
 from dovetail.report.text import place_name
 
-__all__ = ["LONGEST_TITLE", "MOST_CELLS", "MOST_ROWS", "Section", "bounded", "sections"]
-
 _MOST_SETTINGS = 500
 _LONGEST_SETTING = 500
 _MOST_ITEMS = 100  # of a list among the settings

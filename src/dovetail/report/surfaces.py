@@ -8,8 +8,6 @@ from dovetail.report.levels import Levels
 from dovetail.report.svg import label, tag
 from dovetail.report.text import show_ticks
 
-__all__ = ["draw_relief"]
-
 _SIDE = 36  # nodes; finer meshes are all lines
 _LOOK = 0.46  # how far the far corner is above the near one, by half the width
 _LIFT = 0.62  # the height of the greatest value, by half the width

@@ -9,8 +9,6 @@ from typing import Literal
 from dovetail.report.colours import PALETTES, by_theme, heat_rules, palette_rules
 from dovetail.report.text import clip, escape, wrap
 
-__all__ = ["figure_css", "label", "picture", "resource", "standalone", "tag", "title"]
-
 _MARGIN = 12  # around a drawing that is a file of its own
 _TITLE = 16.5  # a title's size as wide as it gets in bold
 

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
     from dovetail.report.scales import Scale
 
-__all__ = [
-    "columns_that_fit",
-    "interval_rows",
-    "lines_of",
-    "polar_rows",
-    "print_view",
-    "sparkline",
-    "strip",
-]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 24

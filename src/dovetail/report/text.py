@@ -15,22 +15,6 @@ from itertools import pairwise
 
 from dovetail.core.views import Cell, Figure, Table
 
-__all__ = [
-    "clip",
-    "clip_apart",
-    "escape",
-    "is_number",
-    "numeric_columns",
-    "names_of",
-    "place_name",
-    "show_cell",
-    "shown_rows",
-    "show_number",
-    "show_ticks",
-    "text_width",
-    "wrap",
-]
-
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SPEC = re.compile(r"(.?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
 _LONGEST = 24  # characters of a number; 1e300 with a fixed point has three hundred

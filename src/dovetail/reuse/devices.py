@@ -54,8 +54,6 @@ from dovetail.train.group_parts import (
 from dovetail.train.options import LoopOptions
 from dovetail.train.self_supervised import refuse_other_images
 
-__all__ = ["DeviceTraining", "shared_head"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceTraining(

@@ -24,7 +24,8 @@ from dovetail.core.records import Record
 from dovetail.measure.intervals import PairedDifference, paired_difference
 from dovetail.measure.joined import answers, calibrating_batches, joined
 from dovetail.measure.pairs import choose_norms
-from dovetail.objectives.pretexts import Pretext, pretext_named
+from dovetail.objectives.pretext import Pretext
+from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.joining import join
 from dovetail.parts.norms import Norms, Statistics, has_batch_norm, recalibrate, settle_norms
@@ -32,7 +33,8 @@ from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for, facts_of, of_task, refuse_unknown_classes, verdict
 from dovetail.settings.reuse import Domain
 from dovetail.tasks.augment import Augment
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit
 from dovetail.train.frame import Course
 from dovetail.train.options import LoopOptions, Options
@@ -43,8 +45,6 @@ from dovetail.train.self_supervised import (
     refuse_other_answers,
     without_labels,
 )
-
-__all__ = ["DomainAdaptation", "JudgedAdaptation", "Reading", "adapt_domain", "judge_adaptation"]
 
 _STEPS = 1000
 _DEFAULTS: LoopOptions = {

@@ -27,9 +27,8 @@ from dovetail.reuse.repairs import (
 from dovetail.settings.join import Repairs
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.store import Shelf
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["explain_fit", "reference_on", "refuse_other_space", "repairs_for"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 
 def explain_fit(

@@ -36,8 +36,6 @@ from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part, as_part
 from dovetail.settings.export import Export, format_of
 
-__all__ = ["Exported", "export"]
-
 FACTS = "dovetail"
 """The key of the metadata, and the name of the file inside a program."""
 

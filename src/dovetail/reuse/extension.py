@@ -43,19 +43,14 @@ from dovetail.reuse.judging import StageTraining
 from dovetail.settings.reuse import Extend
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import only_classes
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import OWN, Stage
 from dovetail.train.fit import Fit
 from dovetail.train.frame import Course
 from dovetail.train.group import Auxiliary, Group, Member
 from dovetail.train.options import LoopOptions
 from dovetail.train.self_supervised import refuse_other_answers, refuse_other_images
-
-__all__ = [
-    "ClassExtension",
-    "ExtensionFit",
-    "extend_classes",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

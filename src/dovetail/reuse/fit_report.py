@@ -12,8 +12,6 @@ from dovetail.core.records import Record
 from dovetail.core.views import Cell, Table, Text, View
 from dovetail.core.words import counted
 
-__all__ = ["FitReport", "Reason", "Repair", "Weight", "best_first", "best_norms"]
-
 POLICIES = ("stored", "recalibrated", "batch")
 """Norms in the order of preference: of equals the one that asks least of whoever predicts."""
 

@@ -23,8 +23,6 @@ from dovetail.reuse.fitting_search import Search
 from dovetail.settings.fit import Fitting as Declared
 from dovetail.tasks.task import Task
 
-__all__ = ["Fitted", "fit"]
-
 
 @dataclass(frozen=True)
 class Fitted:

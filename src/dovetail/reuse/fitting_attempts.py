@@ -43,24 +43,6 @@ from dovetail.tasks.task import Task
 from dovetail.train.boosting import boost
 from dovetail.train.end_to_end import end_to_end
 
-__all__ = [
-    "Attempt",
-    "Done",
-    "PASSES",
-    "attempt",
-    "folds_for",
-    "keep",
-    "kept_attempt",
-    "labels_by_name",
-    "BOOSTED",
-    "SCRATCH",
-    "SOLVED",
-    "UPPER",
-    "outputs_for",
-    "sealed",
-    "small_network",
-]
-
 SCRATCH, SOLVED, BOOSTED = "from scratch", "closed form", "boosting"
 UPPER = "upper layers"
 """Fine-tuned from :func:`~dovetail.reuse.fitting_candidates.upper_layers` on; below runs once."""

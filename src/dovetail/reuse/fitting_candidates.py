@@ -18,8 +18,6 @@ from dovetail.parts.part import Part, as_part
 from dovetail.ranking.candidates import Parts, named, points_of
 from dovetail.tasks.task import Task
 
-__all__ = ["Candidates", "candidates_for", "multiply_adds", "upper_layers"]
-
 
 class Candidates(Mapping[str, Part]):
     """Networks by name, each made or read when it is asked for, and not kept.

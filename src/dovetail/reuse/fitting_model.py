@@ -26,8 +26,6 @@ from dovetail.reuse.packing import pack_part
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.task import Task
 
-__all__ = ["calibrated", "log_loss", "measured", "packed", "plain_bytes"]
-
 PACKINGS = (3, 4, 6)
 """Bits beyond the entropy rule's, the fewest first."""
 

@@ -9,8 +9,6 @@ from dovetail.core.declared import Column, figure, heatmap, of_each, table, text
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Heatmap, Picture, Pictures, View
 
-__all__ = ["ClassScore", "Fitting", "Tried"]
-
 
 @dataclass(frozen=True)
 class Tried:

@@ -50,8 +50,6 @@ from dovetail.reuse.fitting_model import log_loss
 from dovetail.reuse.fitting_record import Tried
 from dovetail.tasks.task import Task
 
-__all__ = ["Search"]
-
 SHARES = {"probe": 0.0, "linearized": 0.05, UPPER: 0.2, "finetune": 0.35}
 """Of a probe's mistakes, what a way leaves away: about the mean over the cells of
 ``reproduce/real_adaptation.py`` with 5 and 20 labels a class.  Upper layers alone: between 0.02 and

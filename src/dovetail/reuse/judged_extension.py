@@ -19,9 +19,8 @@ from dovetail.parts.part import Part, parts_by_name
 from dovetail.reuse.judging import facts_of, refuse_unknown_classes
 from dovetail.settings.reuse import Extend
 from dovetail.tasks.derive import only_classes
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["ExtensionJudgement", "Shares", "judge_extension", "shares_of"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,8 @@ from dovetail.parts.norms import Norms, Statistics, has_batch_norm
 from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for, facts_of, refuse_unknown_classes, verdict
 from dovetail.settings.reuse import Replace
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "OF_SWITCHES",
-    "JudgedReplacement",
-    "Switch",
-    "judge_replacement",
-    "policies_for",
-    "switch_between",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 _SHOWN = 10
 """So many classes are listed, those that lose most first."""

@@ -13,15 +13,6 @@ from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import Stage
 
-__all__ = [
-    "StageTraining",
-    "chance_for",
-    "facts_of",
-    "of_task",
-    "refuse_unknown_classes",
-    "verdict",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageTraining(Record):

@@ -36,9 +36,8 @@ from dovetail.core.seeds import generator
 from dovetail.measure.calibration import fit_temperature, tempered
 from dovetail.parts.part import Part
 from dovetail.reuse.pack_losses import columns_of, examples_of, run
-from dovetail.tasks.task import Split, Task
-
-__all__ = ["Disagreement", "ExpectedPoints"]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 PROBED = 64
 """Examples by which tensors are compared: what one of them costs alone needs no more."""

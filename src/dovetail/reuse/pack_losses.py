@@ -15,19 +15,8 @@ from dovetail.core.seeds import generator
 from dovetail.measure.forward import outputs_of, prepare, refuse_other_inputs
 from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "POINTS",
-    "SCORES",
-    "columns_of",
-    "examples_of",
-    "gradient_sizes",
-    "loss_of",
-    "losses_with",
-    "run",
-    "scores_of",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 _IMAGES = 32
 """Images run at once: what a network makes of so many stays in a processor's cache, which takes

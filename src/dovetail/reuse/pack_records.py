@@ -14,8 +14,6 @@ from dovetail.pack.searching import Rise
 from dovetail.reuse.pack_losses import POINTS
 from dovetail.settings.pack import MARGIN
 
-__all__ = ["PartPacking", "PartSearch"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PartPacking(Record, kind="part-packing", title="Packing {part}"):

@@ -32,8 +32,6 @@ from dovetail.reuse.pack_records import PartPacking, PartSearch
 from dovetail.settings.pack import MARGIN, Pack
 from dovetail.tasks.task import Task
 
-__all__ = ["PackedPart", "PartPacking", "PartSearch", "Rule", "pack_part"]
-
 Rule = Literal["entropy", "gradient"]
 RULES: tuple[Rule, ...] = ("entropy", "gradient")
 MOST_CALLS = 100

@@ -24,16 +24,8 @@ from dovetail.parts.part import Part
 from dovetail.reuse.fit_report import Reason, Weight
 from dovetail.shelf.store import Shelf
 from dovetail.tasks.derive import only_classes
-from dovetail.tasks.task import Split, Task
-
-__all__ = [
-    "NORMS",
-    "Question",
-    "common_classes",
-    "in_one_line",
-    "learnable",
-    "reasons_against",
-]
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 
 NORMS: tuple[Statistics, ...] = ("stored", "batch", "recalibrated")
 

@@ -32,24 +32,12 @@ from dovetail.reuse.fit_report import Repair, best_norms
 from dovetail.reuse.question import NORMS, Question, common_classes, in_one_line, learnable
 from dovetail.reuse.replacement import replace_front
 from dovetail.shelf.names import stem_of
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit
 from dovetail.train.group_parts import why_stuck
 from dovetail.train.options import Options
 from dovetail.train.stitch import stitch as train_stitch
-
-__all__ = [
-    "Attempt",
-    "Price",
-    "adaptation",
-    "chain",
-    "outcome_of",
-    "price_of_training",
-    "recalibration",
-    "retraining",
-    "solved_stitch",
-    "trained_stitch",
-]
 
 T = TypeVar("T")
 

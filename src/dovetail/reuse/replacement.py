@@ -23,7 +23,8 @@ from dovetail.core.declared import Column, table, text, when
 from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, nearest
 from dovetail.measure.forward import outputs_of
 from dovetail.measure.joined import accuracy, joined
-from dovetail.objectives.pretexts import Pretext, pretext_named
+from dovetail.objectives.pretext import Pretext
+from dovetail.objectives.pretexts import pretext_named
 from dovetail.parts.contract import Port, Preprocess, shown_shape
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.joining import adapter, join
@@ -40,8 +41,6 @@ from dovetail.train.group import Auxiliary, Group, Member
 from dovetail.train.group_parts import AUXILIARIES, why_stuck
 from dovetail.train.options import LoopOptions
 from dovetail.train.self_supervised import refuse_other_answers, refuse_other_images
-
-__all__ = ["Replacement", "replace_front"]
 
 _NEW, _HEAD = "new", "head"
 

@@ -34,13 +34,12 @@ from dovetail.parts.part import Part
 from dovetail.reuse.judging import chance_for
 from dovetail.settings.reuse import Transfer
 from dovetail.tasks.augment import Augment
-from dovetail.tasks.task import Split, Task
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit
 from dovetail.train.frame import Course
 from dovetail.train.options import LoopOptions
 from dovetail.train.supervision import labelled_batches
-
-__all__ = ["READY", "REINITIALISED", "TransferFit", "TransferTrial", "Tried", "transfer"]
 
 READY, REINITIALISED = "ready", "reinitialised"
 """The names of the head that is tried, and of the same one drawn anew."""

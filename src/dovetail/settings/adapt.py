@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dovetail.core.settings import Settings, setting
 
-__all__ = ["Adapt"]
-
 
 class Adapt(Settings):
     """Adapt a part to few labels, in several ways."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dovetail.core.settings import Folder, Settings, setting
 
-__all__ = ["Common", "Reading"]
-
 
 class Common(Settings):
     """Of every command that works on tasks and parts."""

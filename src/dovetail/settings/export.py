@@ -7,8 +7,6 @@ import os
 from dovetail.core.errors import SettingsError, argument
 from dovetail.core.settings import Settings, setting
 
-__all__ = ["FORMATS", "Export", "format_of"]
-
 FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
 """What can be written, by the ending of the file."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dovetail.core.settings import Folder, Settings, setting
 
-__all__ = ["Fitting"]
-
 
 class Fitting(Settings):
     """From images or a table to a model in use."""

@@ -6,9 +6,8 @@ from dovetail.core.settings import Settings, setting
 
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
-    from dovetail.tasks.task import Split
+    from dovetail.tasks.splits import Split
 
-__all__ = ["LOOKS", "MORE", "NEEDS", "USUAL", "Inspect"]
 
 USUAL = ("deviation", "profile", "curvature")
 """What is looked at unless said, in about a minute."""

@@ -7,9 +7,7 @@ from dovetail.core.settings import Settings, setting
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from dovetail.parts.norms import Norms
-    from dovetail.tasks.task import Split
-
-__all__ = ["NORMS", "Cut", "Join", "Joined", "Recombine", "Repairs"]
+    from dovetail.tasks.splits import Split
 
 NORMS = ("auto", "stored", "batch", "recalibrated")
 """Statistics that batch norms can use; auto is one of the others."""

@@ -8,8 +8,6 @@ TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from dovetail.reuse.packing import Rule
 
-__all__ = ["MARGIN", "Bits", "Budget", "Pack", "Place", "Unpack"]
-
 MARGIN = 2.576
 """Standard errors that must fit into a budget, unless said: one in two hundred exceeds as many."""
 

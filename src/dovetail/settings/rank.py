@@ -7,9 +7,7 @@ from dovetail.core.settings import Settings, setting
 TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from dovetail.measure.features import Pooling
-    from dovetail.tasks.task import Split
-
-__all__ = ["Rank"]
+    from dovetail.tasks.splits import Split
 
 
 class Rank(Settings):

@@ -6,8 +6,6 @@ from dovetail.core.settings import setting
 from dovetail.settings.join import Joined
 from dovetail.settings.train import PRETEXTS, Steps
 
-__all__ = ["USES", "Devices", "Domain", "Extend", "Replace", "Transfer"]
-
 
 class Domain(Steps, Joined):
     """Adapt a network's front to unlabelled images of another domain."""

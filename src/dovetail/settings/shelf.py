@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dovetail.core.settings import Settings, setting
 
-__all__ = ["ACTIONS", "Add", "Find", "Named", "Pull", "Push", "Remove", "Verify"]
-
 
 class Find(Settings):
     """Only parts that are all that is asked for."""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from dovetail.tasks.catalogue import Way
 
-__all__ = ["Data", "Demo", "Predict", "Report"]
-
 
 class Predict(Settings):
     """Name the classes of new inputs."""

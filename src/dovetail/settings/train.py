@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = [
-    "WAYS",
-    "Boosting",
-    "ClosedForm",
-    "Compatible",
-    "EndToEnd",
-    "Loop",
-    "Modular",
-    "SelfSupervised",
-    "Steps",
-    "Way",
-    "chosen",
-    "owners_of",
-]
-
 PRETEXTS = ("rotation", "jigsaw", "views")
 FITTING = ("dcc", "rp", "iiw")
 

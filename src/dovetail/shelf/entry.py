@@ -27,20 +27,6 @@ from dovetail.shelf.names import Reference, version_of
 if TYPE_CHECKING:
     from dovetail.parts.part import Part
 
-__all__ = [
-    "Entry",
-    "Note",
-    "checked_text",
-    "claim",
-    "damage",
-    "note_path",
-    "now",
-    "read_checked",
-    "read_entry",
-    "read_note",
-    "write_note",
-]
-
 SUFFIX = ".json"
 T = TypeVar("T")
 

@@ -21,17 +21,6 @@ from dovetail.core.files import HIDDEN, write_whole
 from dovetail.core.plain import dumps
 from dovetail.shelf.entry import SUFFIX, checked_text, read_checked
 
-__all__ = [
-    "FOLDER",
-    "MeasuredFit",
-    "best",
-    "read_fit",
-    "fit_files",
-    "write_fit",
-    "read_fits",
-    "neighbours",
-]
-
 FOLDER = "_fits"
 """Where measurements lie; no part can be called that."""
 

@@ -20,8 +20,6 @@ TYPE_CHECKING = False  # typing's own costs a third of Python's start
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FILE", "Stamps", "empty_list", "emptiness", "remember", "remembered", "stamps"]
-
 FILE = ".glance.json"
 FORMAT = f"1 of dovetail {__version__}"
 """Another version may say things in other words, so its file is not read."""

@@ -16,11 +16,9 @@ from types import ModuleType
 
 from dovetail.core.errors import FormatError, ShelfError, first_line
 from dovetail.core.extras import need
-from dovetail.parts.disk import FILES, is_part_folder
+from dovetail.parts.facts import FILES, is_part_folder
 from dovetail.parts.part import Part, from_pretrained
 from dovetail.shelf.store import Shelf
-
-__all__ = ["pull", "push"]
 
 
 def push(

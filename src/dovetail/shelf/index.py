@@ -32,8 +32,6 @@ from dovetail.shelf.entry import Entry, read_entry
 from dovetail.shelf.names import Reference, names, refused, versions
 from dovetail.shelf.names import stamp as _stamp
 
-__all__ = ["Index", "Query", "Slot", "has_shape", "is_gone", "ranked", "slots"]
-
 FILE = ".index.json"
 _MOST_BYTES = 1 << 30
 FORMAT = 2

@@ -16,19 +16,6 @@ from dovetail.parts.facts import Origin
 from dovetail.shelf.entry import Entry
 from dovetail.shelf.glance import emptiness
 
-__all__ = [
-    "Ancestor",
-    "Lineage",
-    "PartCard",
-    "ShelfList",
-    "ShelfRow",
-    "card_of",
-    "family_view",
-    "list_of",
-    "shown_bytes",
-    "trace",
-]
-
 
 @dataclass(frozen=True)
 class Ancestor:

@@ -18,26 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
-__all__ = [
-    "HALVES",
-    "Reference",
-    "check_name",
-    "check_tags",
-    "choose",
-    "folders",
-    "is_name",
-    "name_of",
-    "names",
-    "need_folder",
-    "need_part",
-    "read_reference",
-    "refused",
-    "stamp",
-    "stem_of",
-    "version_of",
-    "versions",
-]
-
 LONGEST = 100
 """A name becomes a folder; file systems refuse much longer ones."""
 

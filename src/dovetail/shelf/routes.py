@@ -22,8 +22,6 @@ from dovetail.shelf.entry import Entry
 from dovetail.shelf.fits import MeasuredFit, best
 from dovetail.shelf.listing import accuracy_of
 
-__all__ = ["End", "Link", "Quality", "Route", "find_route", "quality_of"]
-
 UNMEASURED = 0.5
 """What a part counts as long as nobody has measured it."""
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:  # a shelf is listed without torch
     from dovetail.parts.part import Part
     from dovetail.shelf.verify import ShelfCheck
 
-__all__ = ["Shelf"]
-
 
 class Shelf:
     """A folder of parts, each ``name@version``; the folder is the truth.

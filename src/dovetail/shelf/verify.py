@@ -16,15 +16,13 @@ from dovetail.core.records import Record
 from dovetail.core.views import Text
 from dovetail.core.words import counted
 from dovetail.parts import disk
+from dovetail.parts.facts import read_facts
 from dovetail.shelf import glance
 from dovetail.shelf.entry import SUFFIX, Entry, damage, read_note
 from dovetail.shelf.fits import FOLDER, fit_files, read_fit
 from dovetail.shelf.index import FILE, Slot, is_gone, slots
 from dovetail.shelf.names import is_name, version_of
 from dovetail.shelf.writing import WORK
-
-__all__ = ["Problem", "ShelfCheck", "check_part", "check_shelf", "strangers"]
-
 
 TRIES = 5
 """How often a part may be exchanged while it is read before what was seen last is believed."""
@@ -153,7 +151,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _reload(folder: Path) -> None:
-    facts = disk.read_facts(folder)
+    facts = read_facts(folder)
     manifest = folder / "manifest.json"
     if manifest.read_bytes() != dumps(read_json(manifest)).encode():
         raise FormatError(f"{manifest}: was changed after it was written")

@@ -40,19 +40,6 @@ from dovetail.shelf.names import check_name, names, refused
 if TYPE_CHECKING:
     from dovetail.parts.part import Part
 
-__all__ = [
-    "Homes",
-    "add_tags",
-    "locked",
-    "put",
-    "sweep",
-    "sweep_near",
-    "take_back",
-    "take_name",
-    "take_version",
-    "writing_to",
-]
-
 try:
     import fcntl
 except ImportError:  # Windows

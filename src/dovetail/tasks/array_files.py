@@ -25,16 +25,6 @@ from dovetail.tasks.data_files import guarded, open_data, refuse_bomb, size_of
 if TYPE_CHECKING:
     from dovetail.tasks.task import Kind, Task
 
-__all__ = [
-    "IDX_FILES",
-    "find_idx",
-    "read_arrays",
-    "read_idx",
-    "read_idx_bytes",
-    "read_idx_folder",
-    "read_npz",
-]
-
 _NPY, _ENDING = b"\x93NUMPY", ".npy"
 _HEADER = 1 << 16
 """A header of plain numbers or texts takes some hundred bytes."""

@@ -11,18 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail.core.errors import TaskError, nearest
-from dovetail.parts.modules import dtype_name
-
-__all__ = [
-    "as_float",
-    "blocks",
-    "class_targets",
-    "clean_inputs",
-    "multilabel_targets",
-    "number_targets",
-    "refuse_lone_classes",
-    "take_rows",
-]
+from dovetail.pack.tensors import dtype_name
 
 _BLOCK = 4 << 20
 _CHANNELS = (1, 3)

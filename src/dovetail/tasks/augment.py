@@ -17,8 +17,6 @@ from torch import Generator, Tensor
 
 from dovetail.core.errors import FormatError, SettingsError, nearest
 
-__all__ = ["Augment", "blur", "cutout", "flip", "resize", "rotate", "shift", "turn"]
-
 
 def turn(images: Tensor, degrees: float | Tensor) -> Tensor:
     r"""Turn images counter-clockwise about their centre, by one angle or one each.

@@ -25,20 +25,6 @@ from dovetail.core.errors import FormatError, first_line
 from dovetail.tasks.array_files import IDX_FILES, find_idx, read_idx, read_idx_bytes
 from dovetail.tasks.known import KNOWN
 
-__all__ = [
-    "ARRAYS",
-    "CATALOGUE",
-    "DataSet",
-    "Source",
-    "TENSORS",
-    "Way",
-    "decode",
-    "read_folder",
-    "read_tensors",
-    "refuse_wrong",
-    "write_folder",
-]
-
 ARRAYS = tuple(IDX_FILES)
 """The four arrays of a data set, in the order of its sums."""
 

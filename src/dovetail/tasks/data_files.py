@@ -11,16 +11,6 @@ from pathlib import Path
 from dovetail.core.errors import DovetailError, FormatError, TaskError, first_line
 from dovetail.core.files import open_plain
 
-__all__ = [
-    "MOST_BYTES",
-    "guarded",
-    "open_data",
-    "read_data",
-    "refuse_bomb",
-    "refuse_large",
-    "size_of",
-]
-
 MOST_BYTES = 8 << 30
 """More than this is not read into memory."""
 

@@ -17,21 +17,8 @@ from dovetail.core.errors import TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.tasks.arrays import as_float, blocks, take_rows
 from dovetail.tasks.augment import blur, resize, turn
-from dovetail.tasks.task import SPLITS, Task
-
-__all__ = [
-    "binary_pairs",
-    "blurred",
-    "common_classes",
-    "few",
-    "grey",
-    "inverted",
-    "noisy",
-    "only_classes",
-    "resized",
-    "rotated",
-    "rotations",
-]
+from dovetail.tasks.splits import SPLITS
+from dovetail.tasks.task import Task
 
 
 def only_classes(task: Task, classes: Sequence[str]) -> Task:

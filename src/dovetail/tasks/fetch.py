@@ -32,8 +32,6 @@ from dovetail.tasks.catalogue import (
 )
 from dovetail.tasks.known import need_data
 
-__all__ = ["Got", "download", "get_data", "is_right", "known_data"]
-
 _STEP = 1 << 20
 
 

@@ -16,17 +16,6 @@ from torch import Tensor
 from dovetail.core.errors import FormatError, TaskError, first_line
 from dovetail.tasks.data_files import open_data
 
-__all__ = [
-    "ENDINGS",
-    "covering",
-    "image_paths",
-    "is_grey",
-    "open_image",
-    "read_images",
-    "upright",
-    "upright_size",
-]
-
 ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".webp", ".bmp"))
 """File names that are taken for images, whatever their case."""
 

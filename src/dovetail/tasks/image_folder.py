@@ -25,8 +25,6 @@ from dovetail.tasks.pairs import read_pairs
 from dovetail.tasks.splits import SPLITS
 from dovetail.tasks.task import Task
 
-__all__ = ["has_images", "read_image_folder"]
-
 _SPLIT_NAMES = {
     "train": "train",
     "training": "train",

@@ -21,23 +21,6 @@ if TYPE_CHECKING:
 
     from dovetail.tasks.task import Task
 
-__all__ = [
-    "BUNDLED",
-    "Change",
-    "KNOWN",
-    "base_of",
-    "changes_of",
-    "derived_by_name",
-    "folders",
-    "names",
-    "need_data",
-    "not_here",
-    "places",
-    "refuse_unknown",
-    "table",
-    "unknown_task",
-]
-
 BUNDLED = "digits"
 """The one that needs no files."""
 

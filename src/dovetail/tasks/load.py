@@ -33,8 +33,6 @@ from dovetail.tasks.known import (
 from dovetail.tasks.tables import read_table
 from dovetail.tasks.task import Kind, Task
 
-__all__ = ["is_dataset", "load_task", "read_dataset"]
-
 
 def load_task(
     source: Any, *, data: str | os.PathLike[str] | None = None, seed: int = 0, **options: Any

@@ -13,8 +13,6 @@ from dovetail.core.errors import TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.tasks.table_files import read_rows
 
-__all__ = ["Pairs", "draw_pairs", "read_pairs", "refuse_pairs"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pairs:

@@ -12,8 +12,6 @@ from torch import Tensor
 from dovetail.core.errors import TaskError, nearest
 from dovetail.core.seeds import generator
 
-__all__ = ["SPLITS", "Split", "carve_validation", "given_split", "stratified_split"]
-
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 

@@ -17,8 +17,6 @@ from dovetail.core.errors import FormatError, TaskError, shown
 from dovetail.core.extras import need
 from dovetail.tasks.data_files import guarded, open_data, read_data, refuse_bomb, size_of
 
-__all__ = ["Column", "Table", "read_csv", "read_parquet", "read_rows", "refuse_names"]
-
 _DELIMITERS = (",", ";", "\t")
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 _TRUTHS = {"true": 1.0, "false": 0.0}

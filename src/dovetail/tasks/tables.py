@@ -18,15 +18,6 @@ from dovetail.tasks.data_files import refuse_large
 from dovetail.tasks.table_files import Column, Table, read_csv, read_parquet
 from dovetail.tasks.task import Kind, Task
 
-__all__ = [
-    "USUAL_TARGETS",
-    "is_table",
-    "open_table",
-    "read_new_rows",
-    "read_table",
-    "refuse_strange",
-]
-
 USUAL_TARGETS = ("target", "label", "class", "y")
 _MOST_VALUES = 64
 """A text column with more values than this is rather a name than a category."""

@@ -18,7 +18,6 @@ from dovetail.core.seeds import generator
 from dovetail.core.views import Table, Text
 from dovetail.core.words import listed
 from dovetail.tasks.arrays import (
-    as_float,
     blocks,
     class_targets,
     clean_inputs,
@@ -29,9 +28,6 @@ from dovetail.tasks.arrays import (
 )
 from dovetail.tasks.pairs import Pairs, draw_pairs, refuse_pairs
 from dovetail.tasks.splits import SPLITS, Split, given_split, stratified_split
-
-__all__ = ["Kind", "Pairs", "SPLITS", "Split", "Task", "as_float"]
-
 
 Kind = Literal["classes", "multilabel", "regression", "pairs"]
 

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from dovetail.core.errors import DovetailError, first_line
 
-__all__ = ["CheckFailed", "attempt", "require"]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from dovetail.core.errors import DovetailError
 from dovetail.testing.failures import CheckFailed, attempt, require
 
-__all__ = ["check_objective", "check_score"]
-
 Array = npt.NDArray[Any]
 Objective = Callable[[Tensor, Tensor], Tensor]
 Score = Callable[[Any, Any], float]

@@ -25,8 +25,6 @@ from dovetail.parts.norms import BatchBatchNorm1d, BatchBatchNorm2d, BatchBatchN
 from dovetail.parts.part import Part, build, ports_of
 from dovetail.testing.failures import CheckFailed, attempt, require
 
-__all__ = ["check_part"]
-
 ROWS = 3
 
 

@@ -23,8 +23,6 @@ from dovetail.tasks.arrays import as_float
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit
 
-__all__ = ["BoostedFit", "boost"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BoostedFit(Record, kind="boosted-fit", title="Boosted trees on {task}"):

@@ -34,8 +34,6 @@ from dovetail.parts.part import Part
 from dovetail.train.frame import HEAD
 from dovetail.train.options import Moment
 
-__all__ = ["Snapshots", "WeightHistory", "WeightsOverTraining"]
-
 ENTROPY, RANK, BITS, ERROR, GRADIENT, DEVIATION = (
     "entropy",
     "stable rank",

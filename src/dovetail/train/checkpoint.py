@@ -20,15 +20,6 @@ from dovetail.core.files import write_whole
 from dovetail.core.folders import open_tensors, tensor_bytes
 from dovetail.core.plain import parse_json, to_plain
 
-__all__ = [
-    "Checkpoint",
-    "Progress",
-    "alike",
-    "load_checkpoint",
-    "optimiser_state",
-    "restore_optimiser",
-]
-
 FORMAT = 1
 _KEY = "dovetail"
 

@@ -52,8 +52,6 @@ from dovetail.train.group_parts import (
 from dovetail.train.options import LoopOptions
 from dovetail.train.self_supervised import refuse_other_images
 
-__all__ = ["WAYS", "compatible"]
-
 WAYS = {
     "dcc": "a shared head that tells the common classes apart",
     "rp": "a shared head for a self-supervised task, by default the rotation",

@@ -12,8 +12,6 @@ from dovetail.core.views import View
 from dovetail.parts.part import Part
 from dovetail.train.fit import Fit, History, Row, kept_epoch
 
-__all__ = ["CompatibleFit", "CompatibleTraining", "Stage"]
-
 OWN = "validation accuracy"
 
 

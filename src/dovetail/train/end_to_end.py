@@ -28,8 +28,6 @@ from dovetail.train.supervision import (
     validation,
 )
 
-__all__ = ["end_to_end"]
-
 
 def end_to_end(
     model: Part | nn.Module,

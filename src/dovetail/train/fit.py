@@ -11,17 +11,6 @@ from dovetail.core.declared import Column, Shown, curves, measures, of_each, tab
 from dovetail.core.records import Record
 from dovetail.parts.part import Part
 
-__all__ = [
-    "Fit",
-    "History",
-    "ModularTraining",
-    "ModuleHistory",
-    "Training",
-    "WATCHED",
-    "best_epoch",
-    "kept_epoch",
-]
-
 Row = dict[str, float]
 
 WATCHED = "validation loss"

@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dovetail.core.device import choose_device
 from dovetail.core.errors import CutError, SettingsError, TaskError, TrainingError, argument
 from dovetail.core.seeds import derived_seed
 from dovetail.measure.forward import outputs_of, prepare, preprocess_for
@@ -27,10 +26,8 @@ from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
 from dovetail.train.loop import EpochSource, Together, run_loop
-from dovetail.train.options import LoopOptions, Moment, Options
+from dovetail.train.options import LoopOptions, Moment, Options, choose_device
 from dovetail.train.supervision import Loss, below
-
-__all__ = ["HEAD", "Course", "Stages", "as_parts", "trainable", "try_once"]
 
 HEAD = "head"
 """What the last stage of a training in stages is called."""

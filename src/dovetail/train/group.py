@@ -36,7 +36,7 @@ from dovetail.objectives.compatible_losses import (
     common_codes,
     project_conflicts,
 )
-from dovetail.objectives.pretexts import Pretext
+from dovetail.objectives.pretext import Pretext
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.tasks.task import Task
@@ -45,8 +45,6 @@ from dovetail.train.frame import Course, Rows
 from dovetail.train.loop import EpochSource
 from dovetail.train.self_supervised import answered
 from dovetail.train.supervision import labelled_batches, validation
-
-__all__ = ["Alternating", "Auxiliary", "Group", "Member"]
 
 _CHECKED = 1000
 """So many validation images tell well enough how an auxiliary head gets on."""

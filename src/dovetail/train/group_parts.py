@@ -32,21 +32,6 @@ from dovetail.train.frame import Course
 from dovetail.train.group import Auxiliary, Member
 from dovetail.train.self_supervised import refuse_other_answers
 
-__all__ = [
-    "AUXILIARIES",
-    "At",
-    "Network",
-    "asked_for",
-    "cut_networks",
-    "cut_places",
-    "identical_starts",
-    "in_space",
-    "named_after",
-    "shared_heads",
-    "start_alike",
-    "why_stuck",
-]
-
 At = str | CutPoint | Sequence[str | CutPoint] | None
 
 

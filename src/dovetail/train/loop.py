@@ -26,7 +26,6 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor, nn
 
-from dovetail.core.device import choose_device
 from dovetail.core.errors import DovetailError, FormatError, TrainingError, first_line
 from dovetail.core.plain import from_plain
 from dovetail.core.progress import progress
@@ -44,9 +43,7 @@ from dovetail.train.checkpoint import (
     restore_random_state,
 )
 from dovetail.train.fit import WATCHED, Row, best_epoch
-from dovetail.train.options import Moment, Options, Schedule, make_optimiser
-
-__all__ = ["EpochSource", "Together", "between_steps", "run_loop"]
+from dovetail.train.options import Moment, Options, Schedule, choose_device, make_optimiser
 
 _UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
 """What an optimiser raises whose state is not one of its own."""
@@ -155,7 +152,7 @@ def run_loop(
         label: Words beside the progress bar.
         together: For a network that is averaged with those of other processes.
 
-    >>> from dovetail.tasks.batches import Batches
+    >>> from dovetail.train.supervision import Batches
     >>> line = nn.Linear(1, 1)
     >>> x = torch.linspace(-1, 1, 32)[:, None]
     >>> rows = run_loop(

@@ -36,8 +36,6 @@ from dovetail.train.pair_batches import Body, Objective, PairSupervision
 from dovetail.train.supervision import Loss, batches_behind, validation_behind
 from dovetail.train.supervision import head_loss as loss_named
 
-__all__ = ["modular"]
-
 _HEAD_STEPS = 300
 """An output module takes at least so many steps, however few examples it has."""
 

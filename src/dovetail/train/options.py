@@ -18,20 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from dovetail.core.errors import FormatError, SettingsError
+from dovetail.core.errors import FormatError, SettingsError, first_line
 from dovetail.settings.train import Loop
 from dovetail.train.checkpoint import alike
-
-__all__ = [
-    "LoopOptions",
-    "Moment",
-    "Options",
-    "SCHEDULES",
-    "Schedule",
-    "make_optimiser",
-    "named",
-    "one_cycle",
-]
 
 OptimiserChoice = str | Optimizer | type[Optimizer] | Callable[[Iterable[Tensor]], Optimizer]
 ScheduleChoice = str | Callable[[float], float] | Callable[[Optimizer], LRScheduler]
@@ -293,3 +282,26 @@ def _gives_number(choice: Any) -> bool:
 def _makes_scheduler(choice: Any) -> bool:
     made = choice.func if isinstance(choice, partial) else choice
     return isinstance(made, type) and issubclass(made, LRScheduler)
+
+
+# Where to compute ---------------------------------------------------------------------------------
+
+
+def choose_device(device: str | torch.device = "auto") -> torch.device:
+    """The device asked for, or with ``"auto"`` the best there is.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(
+            f"cannot compute on device {str(device)!r}: {first_line(error)}"
+        ) from None
+    return chosen

@@ -19,22 +19,14 @@ from dovetail.objectives.pairwise import Relations, mean_kernel, relations_of_la
 from dovetail.parts.modules import evaluating, raw_bytes
 from dovetail.parts.part import Part
 from dovetail.settings.train import Modular
+from dovetail.tasks.arrays import as_float
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.pairs import Pairs
-from dovetail.tasks.task import Split, Task, as_float
+from dovetail.tasks.splits import Split
+from dovetail.tasks.task import Task
 from dovetail.train.fit import WATCHED, Row
 from dovetail.train.loop import EpochSource
 from dovetail.train.supervision import Supply
-
-__all__ = [
-    "Body",
-    "FromLabels",
-    "FromPairs",
-    "Objective",
-    "PairBatch",
-    "PairSupervision",
-    "WithViews",
-]
 
 Objective = Callable[..., Tensor]
 

@@ -25,7 +25,8 @@ from dovetail.core.seeds import generator
 from dovetail.core.words import listed
 from dovetail.measure.forward import prepare
 from dovetail.measure.joined import random_batches
-from dovetail.objectives.pretexts import Pretext, Views, pretext_named
+from dovetail.objectives.pretext import Pretext
+from dovetail.objectives.pretexts import Views, pretext_named
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import CutPoint, cut, output_point
 from dovetail.parts.heads import fresh_head
@@ -39,17 +40,6 @@ from dovetail.train.fit import WATCHED, Fit, Row, Training
 from dovetail.train.frame import Course
 from dovetail.train.options import LoopOptions
 from dovetail.train.supervision import labelled_batches
-
-__all__ = [
-    "SOLVED",
-    "PretextTraining",
-    "Questions",
-    "answered",
-    "refuse_other_answers",
-    "refuse_other_images",
-    "self_supervised",
-    "without_labels",
-]
 
 SOLVED = "validation solved"
 """The share of right answers to the pretext on the validation split."""

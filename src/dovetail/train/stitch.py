@@ -35,8 +35,6 @@ from dovetail.train.frame import Course, try_once
 from dovetail.train.options import LoopOptions
 from dovetail.train.supervision import LOSSES, batches_behind, validation_behind
 
-__all__ = ["HeadNorms", "stitch"]
-
 HeadNorms = Literal["auto", "batch", "stored"]
 """What a head's batch norms use: the batch's own statistics, or the head's; or what is due."""
 

@@ -27,14 +27,11 @@ from dovetail.parts.cutting import cut
 from dovetail.parts.facts import Origin
 from dovetail.parts.foreign import timm_models
 from dovetail.parts.foreign.lite_weights import LITE_PREPROCESS, PRETRAINED, lite_weights
-from dovetail.parts.foreign.matching import Match, matched
-from dovetail.parts.foreign.weight_files import ForeignState, read_state
+from dovetail.parts.foreign.weight_files import ForeignState, Match, matched, read_state
 from dovetail.parts.heads import COUNTS, before_the_head, output_layer
 from dovetail.parts.modules import described
 from dovetail.parts.part import Part, build, contract_of
 from dovetail.parts.recipe import Build
-
-__all__ = ["adopt"]
 
 
 def adopt(

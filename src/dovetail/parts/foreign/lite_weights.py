@@ -17,8 +17,6 @@ from dovetail.core.errors import FormatError, first_line
 from dovetail.core.extras import need
 from dovetail.parts.contract import Preprocess
 
-__all__ = ["LITE_PREPROCESS", "PRETRAINED", "lite_weights"]
-
 PRETRAINED = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 """Networks whose released weights come in an installed package."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from dovetail.parts.foreign.timm_models import PREFIX
 
-__all__ = ["cached_weights"]
-
 _REPOSITORY = "models--timm--"
 
 

@@ -24,8 +24,6 @@ import torch
 from dovetail.core.errors import MissingExtraError, first_line
 from dovetail.core.extras import need
 
-__all__ = ["import_timm"]
-
 _OPERATORS = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 

@@ -16,8 +16,6 @@ from dovetail.parts.builders import Builder
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.foreign.timm_import import import_timm
 
-__all__ = ["PREFIX", "builder_for", "described"]
-
 PREFIX = "timm/"
 
 

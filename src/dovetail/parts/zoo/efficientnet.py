@@ -18,8 +18,6 @@ from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import positive
 from dovetail.parts.zoo.mobilenet import InvertedResidual
 
-__all__ = ["LiteBlock", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
-
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),

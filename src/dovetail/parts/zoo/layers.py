@@ -11,20 +11,6 @@ from torch import Tensor, nn
 from dovetail.core.errors import RecipeError
 from dovetail.objectives.unit import unit_length
 
-__all__ = [
-    "Activation",
-    "DType",
-    "FlattenTo",
-    "Norm",
-    "UnitLength",
-    "activation_layer",
-    "conv_block",
-    "dense_block",
-    "image_size",
-    "norm_layer",
-    "positive",
-]
-
 Norm = Literal["batch", "layer", "instance", "none"]
 Activation = Literal[
     "relu",

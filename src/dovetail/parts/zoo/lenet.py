@@ -18,8 +18,6 @@ from dovetail.parts.zoo.layers import (
     positive,
 )
 
-__all__ = ["lenet5"]
-
 
 @builder("lenet5", takes=lambda channels, size: (channels, size, size))
 def lenet5(

@@ -18,8 +18,6 @@ from dovetail.parts.zoo.layers import (
     positive,
 )
 
-__all__ = ["mlp"]
-
 
 @builder("mlp", takes=lambda shape: shape)
 def mlp(

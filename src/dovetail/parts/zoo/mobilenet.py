@@ -11,8 +11,6 @@ from dovetail.core.errors import RecipeError
 from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import Norm, conv_block, image_size, norm_layer, positive
 
-__all__ = ["InvertedResidual", "mobilenetv2"]
-
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 1),

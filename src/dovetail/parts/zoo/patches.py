@@ -21,8 +21,6 @@ from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import Activation, DType, positive
 from dovetail.parts.zoo.mlp import mlp
 
-__all__ = ["Patches", "patch_mlp"]
-
 
 class Patches(nn.Module):
     """Images ``[n, c, h, w]`` to maps ``[n, 2 filters, h', w']``, those of both signs.

@@ -27,8 +27,6 @@ from dovetail.parts.zoo.layers import (
     positive,
 )
 
-__all__ = ["Residual", "WideResidual", "resnet20", "resnet56", "resnet8", "wideresnet16"]
-
 
 class Residual(nn.Module):
     r"""Two 3×3 convolutions around a shortcut, :math:`\mathrm{relu}(f(x) + s(x))`.

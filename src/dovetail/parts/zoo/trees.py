@@ -18,8 +18,6 @@ from dovetail.core.errors import RecipeError
 from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import positive
 
-__all__ = ["Trees", "boosted_trees"]
-
 
 class Trees(nn.Module):
     """Vectors ``[n, d]`` to ``[n, k]``: sums over trees, the t-th of which is for output t mod k.

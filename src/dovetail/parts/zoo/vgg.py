@@ -9,8 +9,6 @@ from torch import nn
 from dovetail.parts.builders import builder
 from dovetail.parts.zoo.layers import Norm, image_size, norm_layer, positive
 
-__all__ = ["vgg13"]
-
 
 @builder("vgg13", takes=lambda channels, size: (channels, size, size))
 def vgg13(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from dovetail.core.errors import SettingsError
 from dovetail.core.seeds import generator
 from dovetail.tasks.augment import Augment
-from dovetail.tasks.batches import Batches
+from dovetail.train.supervision import Batches
 
 IMAGES = torch.rand(23, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(23)
