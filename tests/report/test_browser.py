@@ -41,8 +41,8 @@ def colour(computed):
 def test_every_series_and_cell_is_drawn(browser, pages, page, width):
     browser.open(pages / f"{page}.html", width=width)
     boxes = browser.run(
-        f"{SHOWN}.map((c) => [...c.querySelectorAll('.plot .series, .plot .cell, .area, .mesh path')]"
-        ".map((m) =>"
+        f"{SHOWN}.map((c) => [...c.querySelectorAll("
+        "'.plot .series, .plot .cell, .plot .area, .mesh path')].map((m) =>"
         " { const b = m.getBBox(); return [b.width, b.height]; }))"
     )
     assert len(boxes) == {"gallery": 17, "demo": 28}[page]
