@@ -4,14 +4,14 @@ The source proves, for width without end, where a pretrained two-layer ReLU netw
 target and how far fine-tuning moves its weights, and shows no network.  Fixed before running:
 
 **Networks.**  ``f(x) = m^(-1/2) a' relu(W x)``, signs ``a`` fixed, hidden units in pairs of equal
-weights drawn from N(0, 1) and opposite signs, so that the output begins at zero; full-batch gradient
-descent on half the squared error at the rate 1 / (largest eigenvalue of the matrix), until no
+weights drawn from N(0, 1) and opposite signs, so that the output begins at zero; full-batch
+gradient descent on half the squared error at the rate 1 / (largest eigenvalue of the matrix), until no
 example is wrong by more than 0.005, or 20 000 steps.  Widths 200, 2 000, 20 000.  One network is
 trained on the source, then on the target; one on the target from its start.
 
-**Problems**, three seeds each.  *Half-spaces*: 30 random unit inputs of 10 numbers a side, labels -1
-and 1 of a hyperplane and of one turned by some 25 degrees.  *Digits*: 20 images a side, unit length;
-the source tells 3 from 5, the target 3 from 5 among images turned by 90 degrees.
+**Problems**, three seeds each.  *Half-spaces*: 30 random unit inputs of 10 numbers a side, labels
+-1 and 1 of a hyperplane and of one turned by some 25 degrees.  *Digits*: 20 images a side, unit
+length; the source tells 3 from 5, the target 3 from 5 among images turned by 90 degrees.
 
 **Compared** with ``dt.lens.gram_theory``: both squared deviations and the change of the squared
 gradient, as the ratio of trained to expected, and the labels that come from the source, as the

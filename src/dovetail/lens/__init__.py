@@ -1,6 +1,14 @@
 """Look into parts: what they learnt, and why they do or do not transfer."""
 
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
+from dovetail.lens.gradients import (
+    GradientFlow,
+    LossVariation,
+    WeightProjection,
+    gradient_flow,
+    loss_variation,
+    weight_projection,
+)
 from dovetail.lens.input_records import DecisionRegions, DiscriminativeIntervals, GradientField
 from dovetail.lens.input_space import decision_regions, discriminative_intervals, gradient_field
 from dovetail.lens.inspection import inspect
@@ -24,22 +32,26 @@ __all__ = [
     "Deviation",
     "DiscriminativeIntervals",
     "GradientField",
+    "GradientFlow",
     "GramTheory",
     "HessianSpectrum",
     "Inspection",
     "JacobianSimilarity",
     "Landscape",
+    "LossVariation",
     "Profile",
     "ProfileOver",
     "TransferRun",
     "TransferStudy",
     "WeightMap",
+    "WeightProjection",
     "class_scatter",
     "dead_features",
     "decision_regions",
     "deviation",
     "discriminative_intervals",
     "gradient_field",
+    "gradient_flow",
     "gram_theory",
     "hessian_spectrum",
     "inspect",
@@ -48,6 +60,7 @@ __all__ = [
     "k_redundancy",
     "landscape",
     "least_squares_distance",
+    "loss_variation",
     "matched_weights",
     "profile",
     "profile_over",
@@ -58,4 +71,5 @@ __all__ = [
     "transfer_study",
     "weight_entropy",
     "weight_map",
+    "weight_projection",
 ]

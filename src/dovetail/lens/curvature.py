@@ -244,6 +244,8 @@ def _largest(
         values, vectors = torch.linalg.eigh((dense + dense.T) / 2)
         return values.flip(0)[:k], vectors.flip(1)[:, :k]
     start = torch.randn(size, generator=generator(seed, "hessian"), dtype=torch.float64)
+    if not bool(product(start).any()):  # a flat loss, of which ARPACK would have no start
+        return torch.zeros(k, dtype=torch.float64), torch.eye(size, k, dtype=torch.float64)
     operator = LinearOperator(
         (size, size),
         dtype=np.float64,

@@ -69,6 +69,7 @@ class Perturbed:
             for name in self._fixed
             if name in moved
         }
+        self._like = next(iter(self._fixed.values()))  # a weight, whose type points take
         n = len(subject.x)
         size = max(1, n * _CHUNK // max(subject.x.numel() * subject.x.element_size(), 1))
         starts = range(0, n, size)
@@ -100,7 +101,8 @@ class Perturbed:
     def _many(self, points: Sequence[Sequence[float]]) -> list[float]:
         losses: list[float] = []
         for start in range(0, len(points), self.together):
-            some = torch.tensor(points[start : start + self.together]).to(self._subject.x)
+            here = points[start : start + self.together]
+            some = torch.tensor(here, dtype=torch.float64).to(self._like)
             total = torch.zeros(len(some), dtype=torch.float64)
             for place, (x, y) in enumerate(self._chunks):
                 each = vmap(lambda at, x=x, y=y, k=place: self._loss(at.unbind(), x, y, k))
@@ -164,10 +166,11 @@ class Perturbed:
     def _planned(self, axes: int) -> int:
         """Find the layers that are affine here; the bytes of what one pass makes."""
         held = 0
+        weights = {name for name, _ in self._copy.named_parameters()}
         for place, (x, _) in enumerate(self._chunks):
             watch = _Watch(
                 {
-                    name: t.clone().requires_grad_(name in self._steps and t.is_floating_point())
+                    name: t.clone().requires_grad_(name in self._steps and name in weights)
                     for name, t in self._fixed.items()
                 }
             )

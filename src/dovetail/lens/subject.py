@@ -148,7 +148,10 @@ def subject_of(
         order = torch.randperm(len(x), generator=generator(seed, "lens"))
         rows = order[:limit].sort().values
         x, y = x[rows], y[rows]
-    x = prepare(x, part.contract) if isinstance(part, Part) else as_float(x)
+    if isinstance(part, Part):
+        x = prepare(x, part.contract)
+    elif isinstance(data, Task):
+        x = as_float(x)
     if x.is_floating_point() and not bool(x.isfinite().all()):
         raise TaskError("the inputs hold NaN or infinite values; a loss of those says nothing")
     if y.is_floating_point() and not bool(y.isfinite().all()):

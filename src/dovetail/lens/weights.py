@@ -191,7 +191,7 @@ def matched_weights(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> 
     >>> all(torch.equal(found[name], net.state_dict()[name]) for name in found)
     True
     """
-    moved = {name: tensor.clone() for name, tensor in state.items()}
+    moved = {name: tensor.detach().clone() for name, tensor in state.items()}
     layers = [name for name, tensor in moved.items() if tensor.ndim >= 2]
     order: Tensor | None = None
     for place, name in enumerate(layers):
@@ -199,7 +199,7 @@ def matched_weights(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> 
             moved[name] = _inputs_in(moved[name], order, name)
         if place == len(layers) - 1:
             break
-        one, other = moved[name].flatten(1).double(), like[name].flatten(1).double()
+        one, other = moved[name].flatten(1).double(), like[name].detach().flatten(1).double()
         _, partners = linear_sum_assignment((other @ one.T).numpy(), maximize=True)
         order = torch.from_numpy(partners)
         names = list(moved)
