@@ -5,8 +5,8 @@ target and how far fine-tuning moves its weights, and shows no network.  Fixed b
 
 **Networks.**  ``f(x) = m^(-1/2) a' relu(W x)``, signs ``a`` fixed, hidden units in pairs of equal
 weights drawn from N(0, 1) and opposite signs, so that the output begins at zero; full-batch
-gradient descent on half the squared error at the rate 1 / (largest eigenvalue of the matrix), until no
-example is wrong by more than 0.005, or 20 000 steps.  Widths 200, 2 000, 20 000.  One network is
+gradient descent on half the squared error at the rate 1 / (largest eigenvalue of the matrix), until
+no example is wrong by more than 0.005, or 20 000 steps.  Widths 200, 2 000, 20 000.  One network is
 trained on the source, then on the target; one on the target from its start.
 
 **Problems**, three seeds each.  *Half-spaces*: 30 random unit inputs of 10 numbers a side, labels
