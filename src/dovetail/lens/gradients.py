@@ -39,7 +39,6 @@ from dovetail.linalg.parameters import by_layer
 from dovetail.measure.weights import root_mean_square
 from dovetail.parts.part import Part
 from dovetail.tasks.splits import Split
-from dovetail.tasks.task import 
 
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
