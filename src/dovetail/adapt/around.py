@@ -197,7 +197,7 @@ def place(
             tensor.requires_grad_(moving and name in movable)
         return any(tensor.requires_grad for tensor in one.part.module.parameters())
 
-    found = tuned_if_better(
+    tuned = tuned_if_better(
         late,
         inputs,
         codes,
@@ -212,25 +212,25 @@ def place(
         label="moving layers",
         seed=seed,
     )
-    return _placed(front, late, found, inputs, names)
+    return _placed(front, late, tuned, inputs, names)
 
 
-def _placed(front: Front, late: Front, found: Guarded, inputs: Tensor, names: Any) -> Placed:
+def _placed(front: Front, late: Front, tuned: Guarded, inputs: Tensor, names: Any) -> Placed:
     """The front with the layers that moved, a head with its temperature, and how far each came."""
     assert front.part is not None
     assert late.part is not None
-    assert found.front.part is not None
+    assert tuned.front.part is not None
     start = dict(late.part.module.named_parameters())
     changed = {
         name: tensor.detach()
-        for name, tensor in found.front.part.module.named_parameters()
+        for name, tensor in tuned.front.part.module.named_parameters()
         if not tensor.equal(start[name])
     }
     moved = {f"0.{name}": (each - start[name]).detach().double() for name, each in changed.items()}
     weights, intercept = (
-        each / found.temperature for each in (found.head.weights, found.head.intercept)
+        each / tuned.temperature for each in (tuned.head.weights, tuned.head.intercept)
     )
-    facts = {"chosen": found.chosen, **found.diagnostics}
+    facts = {"chosen": tuned.chosen, **tuned.diagnostics}
     origin = Origin("linearized", parents=(front.part.digest,), settings=facts)
     # Halves of a network call their weights as the whole does.
     front.part.module.load_state_dict(changed, strict=False)
@@ -239,7 +239,7 @@ def _placed(front: Front, late: Front, found: Guarded, inputs: Tensor, names: An
     whole = whole.changed(module=whole.module.to(kind).eval().requires_grad_(True))
     parameters = whole.module.named_parameters()
     head = {name: each.detach().double() for name, each in parameters if name.startswith(HEAD)}
-    return Placed(whole, moved | head, found)
+    return Placed(whole, moved | head, tuned)
 
 
 def scale_at(kernel: Tensor, root: Tensor, distance: float, count: int) -> float:

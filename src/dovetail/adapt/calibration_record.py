@@ -108,7 +108,7 @@ class Calibration(Record, kind="calibration"):
     def _diagram(self) -> Figure:
         used = [each for each in self.bins if each.count]
         bounds = [share_interval(round((b.accuracy or 0.0) * b.count), b.count) for b in used]
-        found = Series(
+        series = Series(
             "accuracy, with its 95 % interval",
             tuple(each.confidence or 0.0 for each in used),
             tuple(each.accuracy for each in used),
@@ -116,7 +116,7 @@ class Calibration(Record, kind="calibration"):
             tuple(high for _, high in bounds),
         )
         return _against_the_diagonal(
-            "Reliability: below the diagonal is over-confident", found, "confidence", "accuracy"
+            "Reliability: below the diagonal is over-confident", series, "confidence", "accuracy"
         )
 
     def _shares(self) -> Figure:
@@ -216,7 +216,7 @@ class Coverage(Record, kind="coverage"):
 
     def _diagram(self) -> Figure:
         curve = sorted(self.curve, key=lambda each: each.level)
-        found = Series(
+        series = Series(
             "observed, with its 95 % interval",
             tuple(each.level for each in curve),
             tuple(each.share for each in curve),
@@ -224,7 +224,7 @@ class Coverage(Record, kind="coverage"):
             tuple(each.high for each in curve),
         )
         return _against_the_diagonal(
-            "Coverage: below the diagonal is over-confident", found, "level", "share inside"
+            "Coverage: below the diagonal is over-confident", series, "level", "share inside"
         )
 
     def __repr__(self) -> str:
@@ -311,6 +311,6 @@ def coverage_of(
     )
 
 
-def _against_the_diagonal(title: str, found: Series, x_label: str, y_label: str) -> Figure:
+def _against_the_diagonal(title: str, series: Series, x_label: str, y_label: str) -> Figure:
     diagonal = Series("if it were calibrated", (0.0, 1.0), (0.0, 1.0))
-    return Figure("line", title, (found, diagonal), x_label, y_label, ".0%")
+    return Figure("line", title, (series, diagonal), x_label, y_label, ".0%")

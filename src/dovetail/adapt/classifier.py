@@ -326,8 +326,8 @@ class LinearizedClassifier(Classifier, Placeable):
                 "variational; fit again with all labels, or with around='start', method='laplace'"
             )
         x, codes = self._labelled(X, y)
-        kept, counts = as_counts(sample_weight, len(x))
-        x, codes = x[kept], codes[kept]
+        rows, counts = as_counts(sample_weight, len(x))
+        x, codes = x[rows], codes[rows]
         labels = torch.cat([self.labels_, codes])
         means = torch.cat([self.means_, self._prior_mean(x, self.mean_)])
         features = self.linear_.features(x)
@@ -365,11 +365,11 @@ class LinearizedClassifier(Classifier, Placeable):
 
     def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Tensor, Tensor]:
         raw = as_inputs(X, self, reset=True)
-        kept, self.counts_ = as_counts(sample_weight, len(raw))
+        rows, self.counts_ = as_counts(sample_weight, len(raw))
         if sample_weight is not None:
             y = as_labels(y)
             refuse_other_count(raw, y)
-            raw, y = raw[kept], y[kept]
+            raw, y = raw[rows], y[rows]
         codes, self.classes_ = as_classes(y)
         columns = self._known_columns()
         body = self._body(raw, columns)
@@ -390,21 +390,21 @@ class LinearizedClassifier(Classifier, Placeable):
 
     def _probabilities(self, x: Tensor, link: Any, temperature: float) -> Tensor:
         """Temperature divides the logarithms of what the link gives."""
-        found = []
+        pieces = []
         if link == "mean" or self._is_point():
             plain = probabilities(self._posterior_mean(x), torch.empty(0), "mean")
-            found.append(plain)
+            pieces.append(plain)
         elif isinstance(self.posterior_, VariationalPosterior):
             for batch in torch.split(x, 1024):
                 mean = self._prior_mean(batch, self.mean_)
                 draws = self.posterior_.samples(batch, mean, DRAWS, self.seed_)
-                found.append(draws.softmax(2).mean(0))
+                pieces.append(draws.softmax(2).mean(0))
         else:
             for some, features in self._chunks(x, self.rows_):
                 mean = self._prior_mean(x[some], self.mean_) + self.posterior_.shift(features)
                 spread = self.posterior_.variance(features)
-                found.append(probabilities(mean, spread, link, seed=self.seed_))
-        return (log_probabilities(torch.cat(found)) / temperature).softmax(1)
+                pieces.append(probabilities(mean, spread, link, seed=self.seed_))
+        return (log_probabilities(torch.cat(pieces)) / temperature).softmax(1)
 
     def _is_point(self) -> bool:
         """Whether there is no spread: the most probable weights alone."""
@@ -414,8 +414,8 @@ class LinearizedClassifier(Classifier, Placeable):
     def _linked(self, link: Any) -> str:
         """The link to use, which must be one that the posterior has."""
         chosen = self.link if link is None else link
-        kept = vars(self).get("posterior_")  # not to be computed only for this
-        varies = isinstance(kept, VariationalPosterior)
+        posterior = vars(self).get("posterior_")  # not to be computed only for this
+        varies = isinstance(posterior, VariationalPosterior)
         if chosen == "auto":
             chosen = "mc" if varies else "mean"
         _refuse_link(chosen)

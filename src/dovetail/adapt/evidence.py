@@ -182,8 +182,8 @@ def tune_layers(
 
     def evidence(logs: Any) -> tuple[float, Any]:
         sizes = np.exp(np.concatenate([logs, origin[free:]]))
-        found = [_layered(white, sizes) for white in whites]
-        return sum(value for value, _ in found), sum(slope for _, slope in found)[:free]
+        layers = [_layered(white, sizes) for white in whites]
+        return sum(value for value, _ in layers), sum(slope for _, slope in layers)[:free]
 
     logs, height = _uphill(evidence, origin[:free], FREEDOM, maxiter=steps)
     if height < start.log_evidence:
@@ -331,10 +331,10 @@ def best_on_a_line(
         raise TaskError("the data have no density under this prior; look at their scale")
     top = int(np.nanargmax(np.where(np.isfinite(heights), heights, -np.inf)))
     near = (grid[max(top - 1, 0)], grid[min(top + 1, points - 1)])
-    found = minimize_scalar(
+    best = minimize_scalar(
         lambda at: -height(float(at)), bounds=near, method="bounded", options={"xatol": digits}
     )
-    return float(found.x) if -found.fun >= heights[top] else float(grid[top])
+    return float(best.x) if -best.fun >= heights[top] else float(grid[top])
 
 
 def _uphill(
@@ -348,8 +348,8 @@ def _uphill(
 
     span = math.log(freedom)
     bounds = [(centre - span, centre + span) for centre in origin]
-    found = minimize(downhill, origin, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    return found.x, -float(found.fun) if np.isfinite(found.fun) else -math.inf
+    top = minimize(downhill, origin, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+    return top.x, -float(top.fun) if np.isfinite(top.fun) else -math.inf
 
 
 Spectrum = tuple[Tensor, Tensor, float, float]

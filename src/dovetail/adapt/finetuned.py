@@ -182,7 +182,7 @@ class FineTuned(Classifier, Regressor):
             return any(tensor.requires_grad for _, tensor in _parameters(one))
 
         moves = Moves(self._steps(part, len(raw)), self.batch_size, self._rate(), self.weight_decay)
-        found = tuned_if_better(
+        tuned = tuned_if_better(
             front,
             raw,
             codes,
@@ -194,14 +194,14 @@ class FineTuned(Classifier, Regressor):
             seed=seed,
         )
         known = part.contract.classes
-        if found.own and places is not None and known is not None:
+        if tuned.own and places is not None and known is not None:
             names = tuple(known[place] for place in places)
         self.class_names_ = names
-        self.chosen_, self.diagnostics_ = found.chosen, found.diagnostics
-        self.temperature_ = self._fitted_temperature = found.temperature
+        self.chosen_, self.diagnostics_ = tuned.chosen, tuned.diagnostics
+        self.temperature_ = self._fitted_temperature = tuned.temperature
         origin = Origin("finetune", settings={"chosen": self.chosen_, **self.diagnostics_})
-        head, shape = found.head, found.front.shape(raw)
-        fitted = with_head(found.front, shape, head.weights, head.intercept, origin, names)
+        head, shape = tuned.head, tuned.front.shape(raw)
+        fitted = with_head(tuned.front, shape, head.weights, head.intercept, origin, names)
         fitted.module.requires_grad_(True)
         self.part_ = fitted.changed(origin=replace(origin, parents=(part.digest,)))
 

@@ -133,12 +133,12 @@ def tuned_if_better(
             return run.tuned(run.on_all(marks[-1]), marks[-1], why)
         judged = run.in_folds(held_out, number, marks, no_more_mistakes)
         if judged.best == 0:
-            found = replace(start, why=NO_BETTER)
+            outcome = replace(start, why=NO_BETTER)
         else:
             mine = run.on_all(judged.best) if judged.mean is None else judged.mean
-            found = run.tuned(mine, judged.best, BETTER)
-            found = replace(found, temperature=judged.heats[judged.best])
-    return replace(found, losses=judged.losses, folds=number)
+            outcome = run.tuned(mine, judged.best, BETTER)
+            outcome = replace(outcome, temperature=judged.heats[judged.best])
+    return replace(outcome, losses=judged.losses, folds=number)
 
 
 def _start(

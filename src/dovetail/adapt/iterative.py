@@ -107,9 +107,9 @@ class IterativePosterior:
         the last inverse.
         """
         root = self.noise.rsqrt()
-        right, found = ((root * self.residual).reshape(-1, 1), (self.dual / root).reshape(-1, 1))
-        left = right - self._system(torch.float64)(found)
-        form = (right * found).sum() + (left * (found + self.preconditioner(left))).sum()
+        right, solution = ((root * self.residual).reshape(-1, 1), (self.dual / root).reshape(-1, 1))
+        left = right - self._system(torch.float64)(solution)
+        form = (right * solution).sum() + (left * (solution + self.preconditioner(left))).sum()
         constants = self.noise.log().sum() + right.numel() * math.log(2 * math.pi)
         determinant = self.preconditioner.log_determinant + self._determinant.value
         return -0.5 * (float(form + constants) + determinant)

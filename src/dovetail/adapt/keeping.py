@@ -216,13 +216,13 @@ def _body(folder: Path, facts: Facts, model: Part | nn.Module | None) -> Part:
 def _given(model: Part | nn.Module, facts: Facts) -> Part:
     """The user's network, whole or cut as it was for fitting."""
     whole = as_part(model)
-    found = [whole]
+    networks = [whole]
     try:
         front = front_of(whole, facts.settings.get("at")).part
-        found += [] if front is None else [front]
+        networks += [] if front is None else [front]
     except DovetailError:  # it cannot be cut there, so it was not
         pass
-    for part in found:
+    for part in networks:
         known = (facts.body.digest, facts.body.structure)
         if (part.digest, structure_digest(part.module)) == known:
             return part.changed(contract=facts.body.contract)
@@ -342,12 +342,12 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
     tensors = {"direction": estimator.direction_, "constant": estimator.constant_}
     if projection is not None:
         tensors["projection"] = projection
-    kept, scale, names = None, has.get("deviation_scale_"), has.get("feature_names_in_")
+    posterior, scale, names = None, has.get("deviation_scale_"), has.get("feature_names_in_")
     known = data or "prior_" in has  # else it would be computed for nothing
     if known and "classes_" in has:
         _ = estimator.log_evidence_
     if data and getattr(estimator, "posterior_", None) is not None:
-        kept, held = apart(estimator.posterior_)
+        posterior, held = apart(estimator.posterior_)
         tensors |= {f"posterior.{name}": tensor for name, tensor in held.items()}
         if "labels_" in has:
             tensors |= {"labels": has["labels_"], "means": has["means_"]}
@@ -376,7 +376,7 @@ def _taken(estimator: LinearizedEstimator, data: bool) -> tuple[Facts, dict[str,
         was_flat=has.get("flat_", False),
         deviation_scale=None if scale is None else tuple(scale.tolist()),
         classes=_classes(estimator),
-        posterior=kept,
+        posterior=posterior,
         **{n: has[f"{n}_"] for n in (*OF_ALL, *OF_NUMBERS, *OF_CLASSES) if f"{n}_" in has},
     )
     return facts, tensors

@@ -132,14 +132,14 @@ def together(
 
 
 def _iterative(
-    kept: Kept,
+    facts: Kept,
     tensors: Tensors,
     model: LinearModel,
     blocks: list[Tensor],
     scales: Mapping[str, float],
 ) -> IterativePosterior:
     """The preconditioner is made anew, from the same landmarks; the solution is not sought."""
-    seed, tolerance = int(_number(kept, "seed")), _number(kept, "tolerance")
+    seed, tolerance = int(_number(facts, "seed")), _number(facts, "tolerance")
     begun = condition_iteratively(
         model.features(torch.cat(blocks), memory=ROOM),
         tensors["residual"],
@@ -157,19 +157,19 @@ def _iterative(
         dual=tensors["dual"],
         weights=tensors["weights"],
         how=replace(begun.how, tolerance=tolerance),
-        diagnostics=kept.diagnostics,
+        diagnostics=facts.diagnostics,
     )
 
 
 def _misshapen(
-    kept: Kept, tensors: Tensors, model: LinearModel, count: int
+    facts: Kept, tensors: Tensors, model: LinearModel, count: int
 ) -> Iterator[tuple[str, str]]:
     """Tensors of another type or shape than ``count`` inputs have."""
     o, p = _outputs(model), model.size
     rows = count * o
     known: dict[str, tuple[tuple[int, ...], ...]] = {
         "root": ((count, o), (count, o, o)),
-        "lower": ((p, p),) if kept.kind == "parameter" else ((rows, rows),),
+        "lower": ((p, p),) if facts.kind == "parameter" else ((rows, rows),),
         "kernel": ((rows, rows),),
         "counts": ((count,),),
         "centre": ((o, p),),
@@ -177,7 +177,7 @@ def _misshapen(
         **dict.fromkeys(("dual", "residual", "noise"), ((count, o),)),
         **dict.fromkeys(("pulled", "deviations", "weights"), ((p,),)),
     }
-    for name in kept.names:
+    for name in facts.names:
         tensor = tensors[name]
         if name.startswith("inputs."):
             if tensor.ndim == 0 or len(tensor) == 0:
@@ -192,7 +192,7 @@ def _outputs(model: LinearModel) -> int:
     return dict(model.module.named_parameters())["offset"].numel()
 
 
-def _number(kept: Kept, name: str) -> float:
-    if name not in kept.numbers:
+def _number(facts: Kept, name: str) -> float:
+    if name not in facts.numbers:
         raise FormatError(f"the posterior does not say its {name}")
-    return kept.numbers[name]
+    return facts.numbers[name]

@@ -289,10 +289,10 @@ def _drawn(mean: Tensor, covariance: Tensor, temperature: float, seed: int) -> T
     values, basis = torch.linalg.eigh((covariance + covariance.transpose(1, 2)) / 2)
     # The symmetric root: eigenvectors have any sign, and other signs would be other draws.
     root = basis * values.clamp(min=0).sqrt()[:, None, :] @ basis.transpose(1, 2)
-    found = torch.empty_like(mean)
+    probs = torch.empty_like(mean)
     step = max(1, 2**24 // (DRAWS * classes))
     for start in range(0, len(mean), step):
         some = slice(start, start + step)
         logits = mean[some, None, :] + draws @ root[some].transpose(1, 2)
-        found[some] = (logits / temperature).softmax(2).mean(1)
-    return found
+        probs[some] = (logits / temperature).softmax(2).mean(1)
+    return probs

@@ -105,18 +105,20 @@ class BayesLinear:
         # What lies outside of the span of the rows has its prior variance still.
         outside = (centred.square().sum(1) - along.sum(1)).clamp(min=0)
         shrunk = self.noise / (self.eigenvalues[:, None] + self.penalty)  # [r, k]
-        found = along @ shrunk + outside[:, None] * self.scale + self.noise / self.rows
-        return found + self.noise if noisy else found
+        variance = along @ shrunk + outside[:, None] * self.scale + self.noise / self.rows
+        return variance + self.noise if noisy else variance
 
     def covariance(self, x: Tensor, *, noisy: bool = True) -> Tensor:
         """Of new targets with each other ``[m, m, k]``, or of their means if not ``noisy``."""
         centred = x - self.centre
         along = centred @ self.directions
         shrunk = self.noise / (self.eigenvalues[:, None] + self.penalty) - self.scale
-        found = torch.einsum("ir,jr,rk->ijk", along, along, shrunk)
-        found = found + (centred @ centred.T)[:, :, None] * self.scale + self.noise / self.rows
+        covariance = torch.einsum("ir,jr,rk->ijk", along, along, shrunk)
+        covariance = (
+            covariance + (centred @ centred.T)[:, :, None] * self.scale + self.noise / self.rows
+        )
         eye = torch.eye(len(x), dtype=x.dtype)[:, :, None]
-        return found + eye * self.noise if noisy else found
+        return covariance + eye * self.noise if noisy else covariance
 
 
 def fit_bayes(rows: Tensor, targets: Tensor, penalty: Penalty = "auto") -> BayesLinear:
@@ -134,13 +136,13 @@ def fit_bayes(rows: Tensor, targets: Tensor, penalty: Penalty = "auto") -> Bayes
         raise TaskError("1 sample says nothing of the noise; give at least two")
     centre, target_mean = x.mean(0), y.mean(0)
     u, root, vt = torch.linalg.svd(x - centre, full_matrices=False)
-    kept = max(1, int((root > root[0] * 1e-13 * max(x.shape)).sum()))
-    u, eigenvalues, directions = u[:, :kept], root[:kept].square(), vt[:kept].T
+    rank = max(1, int((root > root[0] * 1e-13 * max(x.shape)).sum()))
+    u, eigenvalues, directions = u[:, :rank], root[:rank].square(), vt[:rank].T
     left = y - target_mean
     along = u.T @ left  # [r, k]
     rest = (left - u @ along).square().sum(0)  # [k]
     unit = float(eigenvalues.mean()) or 1.0
-    found = [
+    fits = [
         _best(
             _Column(
                 (eigenvalues / unit).numpy(),
@@ -154,15 +156,15 @@ def fit_bayes(rows: Tensor, targets: Tensor, penalty: Penalty = "auto") -> Bayes
         )
         for k in range(y.shape[1])
     ]
-    penalties = torch.tensor([each[0] for each in found], dtype=torch.float64)
-    noise = torch.tensor([each[1] for each in found], dtype=torch.float64)
-    weights = directions @ (root[:kept, None] * along / (eigenvalues[:, None] + penalties))
+    penalties = torch.tensor([each[0] for each in fits], dtype=torch.float64)
+    noise = torch.tensor([each[1] for each in fits], dtype=torch.float64)
+    weights = directions @ (root[:rank, None] * along / (eigenvalues[:, None] + penalties))
     return BayesLinear(
         weights,
         target_mean - centre @ weights,
         noise / penalties,
         noise,
-        sum(each[2] for each in found),
+        sum(each[2] for each in fits),
         centre,
         directions,
         eigenvalues,
@@ -276,16 +278,16 @@ def fit_logistic(
     rows = rows.double()
     mean = rows.mean(0)
     _, s, vt = torch.linalg.svd(rows - mean, full_matrices=False)
-    kept = max(1, int((s > s[0] * 1e-12).sum()))
-    strength = float(s.square().sum()) / kept or 1.0
+    rank = max(1, int((s > s[0] * 1e-12).sum()))
+    strength = float(s.square().sum()) / rank or 1.0
     unit = (strength / len(rows)) ** 0.5
-    basis = vt[:kept].T / unit  # [d, r]
+    basis = vt[:rank].T / unit  # [d, r]
     z = (rows - mean) @ basis
     choices = judged_penalties(penalty, lambda: tuple(step * strength for step in STEPS))
     choices = tuple(sorted(choices, reverse=True))  # each starts from the solution of a stronger
     losses: tuple[float, ...] = ()
     best = choices[len(choices) // 2]
-    every, start = z.new_ones(len(z), 1), z.new_zeros(kept + 1, 1, classes)
+    every, start = z.new_ones(len(z), 1), z.new_zeros(rank + 1, 1, classes)
     with threadpool_limits(1, user_api="blas"):  # L-BFGS's vectors are too short to share
         if len(choices) > 1 and int(torch.bincount(codes).max()) > 1:
             losses = _held_out(z, codes, classes, [each / unit**2 for each in choices], seed)
@@ -363,5 +365,5 @@ def _solve(
 
     options = {"maxiter": 1000, "ftol": 1e-3 * precision, "gtol": precision * len(z) ** 0.5}
     first = (start * root).flatten().numpy()
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
-    return torch.from_numpy(found.x).reshape(start.shape) / root
+    lowest = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+    return torch.from_numpy(lowest.x).reshape(start.shape) / root

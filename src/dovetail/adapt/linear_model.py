@@ -222,9 +222,9 @@ def chosen_columns(takes: int, columns: list[int]) -> Tensor:
     >>> torch.tensor([[5.0, 6.0, 7.0]]) @ chosen_columns(3, [2, 0])
     tensor([[7., 5.]])
     """
-    kept = torch.zeros(takes, len(columns))
-    kept[columns, torch.arange(len(columns))] = 1.0
-    return kept
+    projection = torch.zeros(takes, len(columns))
+    projection[columns, torch.arange(len(columns))] = 1.0
+    return projection
 
 
 def _as_rows(outputs: object, n: int) -> Tensor:

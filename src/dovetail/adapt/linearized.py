@@ -145,8 +145,8 @@ class LinearizedEstimator(BaseEstimator):  # type: ignore[misc]
             )
         for word, known in (("method", self.METHODS), ("mean", self.MEANS)):
             if getattr(self, word) not in known:
-                given = shown(getattr(self, word))
-                raise SettingsError(f"{word} is one of {', '.join(known)}, got {given}")
+                value = shown(getattr(self, word))
+                raise SettingsError(f"{word} is one of {', '.join(known)}, got {value}")
 
     def _needs_posterior(self) -> None:
         if getattr(self, "posterior_", None) is None:
@@ -287,12 +287,12 @@ def part_of(estimator: LinearizedEstimator) -> Part:
 def _fill(module: LinearizedNetwork, estimator: LinearizedEstimator) -> None:
     """Put in what was found.  The offset moves by as much for any input: it is a constant."""
     pieces = torch.split(estimator.direction_, list(estimator.linear_.sizes.values()))
-    found = dict(zip(estimator.linear_.names, pieces, strict=True))
+    tensors = dict(zip(estimator.linear_.names, pieces, strict=True))
     constant = estimator.constant_
-    if OFFSET in found:
-        constant = constant + found.pop(OFFSET)
+    if OFFSET in tensors:
+        constant = constant + tensors.pop(OFFSET)
     for name, tensor in module.direction.named_buffers():
-        tensor.copy_(found[f"body.{name}"].reshape(tensor.shape))
+        tensor.copy_(tensors[f"body.{name}"].reshape(tensor.shape))
     module.constant.copy_(constant)
     module.temperature.fill_(getattr(estimator, "mean_temperature_", 1.0))
     projection = estimator.network_.projection
@@ -301,18 +301,18 @@ def _fill(module: LinearizedNetwork, estimator: LinearizedEstimator) -> None:
 
 
 def _contract(estimator: LinearizedEstimator, outputs: int) -> Contract:
-    given = estimator.body_.contract
-    takes = given.takes[0]
+    contract = estimator.body_.contract
+    takes = contract.takes[0]
     if takes.shape is None:
         takes = replace(takes, shape=tuple(estimator._example.shape[1:]))
     names = getattr(estimator, "class_names_", None)
     return Contract(
         (takes,),
         (Port((outputs,)),),
-        given.preprocess,
+        contract.preprocess,
         names,
         "regression" if names is None else "classes",
-        given.inputs,
+        contract.inputs,
     )
 
 

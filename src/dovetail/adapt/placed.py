@@ -42,7 +42,7 @@ class Placeable(LinearizedEstimator):
 
     def _settle_placed(self, placed: Placed, raw: Tensor, codes: Tensor, began: float) -> None:
         """The mean is the network's own; the posterior is computed when it is asked for."""
-        found = placed.guarded
+        guarded = placed.guarded
         self.labels_, self.mean_ = codes, "network"
         self.temperature_ = self.mean_temperature_ = 1.0
         self._prepare = prepared_by(placed.part)
@@ -53,13 +53,13 @@ class Placeable(LinearizedEstimator):
         self.follows_network_, self.rows_ = True, len(codes) * len(self.classes_)
         self.direction_ = torch.zeros(self.linear_.size, dtype=torch.float64)
         self.constant_ = torch.zeros(len(self.classes_), dtype=torch.float64)
-        self.chosen_ = "moved" if found.chosen == "fine-tuned" else found.chosen
-        self.around_ = "again" if found.chosen == "fine-tuned" else "head"
+        self.chosen_ = "moved" if guarded.chosen == "fine-tuned" else guarded.chosen
+        self.around_ = "again" if guarded.chosen == "fine-tuned" else "head"
         self.diagnostics_ = {
             "method": "laplace",
             "rows": self.rows_,
             "chosen": self.chosen_,
-            **found.diagnostics,
+            **guarded.diagnostics,
             "seconds": time.perf_counter() - began,
         }
 
@@ -73,11 +73,11 @@ class Placeable(LinearizedEstimator):
         head = [name for name in moved if name.startswith(f"body.{HEAD}")]
         rest = [name for name in moved if name not in head]
         logits = self.linear_.outputs(x)
-        found = posterior_at(
+        posterior = posterior_at(
             self.linear_.features(x), logits, self.labels_, moved, [head, *([rest] if rest else [])]
         )
         self.means_ = logits
-        return found
+        return posterior
 
     @cached_property
     def plan_(self) -> Plan:

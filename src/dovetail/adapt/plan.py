@@ -255,22 +255,22 @@ def free_memory() -> int:
     >>> free_memory() > 0
     True
     """
-    found = []
+    limits = []
     try:
         facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        found.append(1024 * int(facts["MemAvailable"].split()[0]))
+        limits.append(1024 * int(facts["MemAvailable"].split()[0]))
     except (OSError, KeyError, ValueError):  # not Linux, or an old one
         try:
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
         except (AttributeError, OSError, ValueError):
-            found.append(4 * 2**30)
+            limits.append(4 * 2**30)
     try:  # a container's own limit
         group = Path("/sys/fs/cgroup")
         most, used = ((group / f"memory.{word}").read_text() for word in ("max", "current"))
-        found.append(max(0, int(most) - int(used)))
+        limits.append(max(0, int(most) - int(used)))
     except (OSError, ValueError):
         pass
-    return max(1, min(found))
+    return max(1, min(limits))
 
 
 @cache

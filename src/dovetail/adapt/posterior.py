@@ -201,8 +201,8 @@ class FunctionPosterior:
     def _explained(self, across: Tensor) -> Tensor:
         r"""Make ``[m o, n o]`` the columns :math:`L^{-1} R^\top K_{x*}`, ``[n o, m o]``."""
         inside = whitened(self.root, across.T)
-        found: Tensor = torch.linalg.solve_triangular(self.lower, inside, upper=False)
-        return found
+        solved: Tensor = torch.linalg.solve_triangular(self.lower, inside, upper=False)
+        return solved
 
 
 def as_observations(
@@ -217,10 +217,10 @@ def as_observations(
     dovetail.core.errors.SettingsError: noise is a variance for each observation, above 0 ...
     """
     shape = (len(features), features.width)
-    for name, given in (("residual", residual), ("noise", noise)):
-        if given.shape != shape:
+    for name, values in (("residual", residual), ("noise", noise)):
+        if values.shape != shape:
             raise TaskError(
-                f"{name} has shape {list(given.shape)}, but the features are of {shape[0]} inputs "
+                f"{name} has shape {list(values.shape)}, but the features are of {shape[0]} inputs "
                 f"with {shape[1]} outputs; give one number for each"
             )
     if not bool(residual.isfinite().all()):

@@ -174,15 +174,15 @@ def number_prior(
             )
         )
     if known is not None:
-        found = tune(problems, scale=1.0, noise=noise)
-        return Chosen(known, found.noise if noise is not None else max(found.noise, least))
-    found = tune_layers(problems, noise=noise) if prior == "layers" else tune(problems, noise=noise)
+        tuned = tune(problems, scale=1.0, noise=noise)
+        return Chosen(known, tuned.noise if noise is not None else max(tuned.noise, least))
+    tuned = tune_layers(problems, noise=noise) if prior == "layers" else tune(problems, noise=noise)
     scales = {
         name: value
-        for value, names in zip(found.scales, groups.values(), strict=True)
+        for value, names in zip(tuned.scales, groups.values(), strict=True)
         for name in names
     }
-    return Chosen(scales, found.noise if noise is not None else max(found.noise, least))
+    return Chosen(scales, tuned.noise if noise is not None else max(tuned.noise, least))
 
 
 def label_prior(
@@ -223,7 +223,7 @@ def _by_mapping(
 ) -> dict[str, float]:
     """A variance for each parameter: by its name, its layer's, or the first pattern that fits."""
     layers = {name: layer for layer, held in model.groups.items() for name in held}
-    found: dict[str, float] = {}
+    scales: dict[str, float] = {}
     used: set[str] = {OFFSET}
     for name in names:
         plain, layer = _plain(name), _plain(layers[name])
@@ -235,14 +235,14 @@ def _by_mapping(
                 "for all others"
             )
         used.update(fits)
-        found[name] = _variance(prior[fits[0]], fits[0])
+        scales[name] = _variance(prior[fits[0]], fits[0])
     if stray := [key for key in prior if key not in used]:
         layer_names = list(dict.fromkeys(_plain(layer) for layer in layers.values()))
         raise SettingsError(
             f"the prior names {shown(stray[0])}, which is no layer or parameter that moves"
             f"{nearest(str(stray[0]), layer_names)}"
         )
-    return found
+    return scales
 
 
 def _variance(value: Any, name: str) -> float:

@@ -307,5 +307,5 @@ class ProbeRegressor(BayesHead):
             settings={"kind": "bayes", "penalty": self.penalty_.tolist(), "pooling": self.pooling},
             measured={"log evidence": self.log_evidence_},
         )
-        found = self.posterior_
-        return with_head(self.front_, self.shape_, found.weights, found.intercept, origin)
+        posterior = self.posterior_
+        return with_head(self.front_, self.shape_, posterior.weights, posterior.intercept, origin)

@@ -177,11 +177,11 @@ class RBFRegressor(Regressor):
         def loss(flat: Any) -> tuple[float, Any]:
             at = torch.from_numpy(flat)
             try:
-                found = [_Given.of(x, y, at, self.mean_) for x, y in tasks]
+                tries = [_Given.of(x, y, at, self.mean_) for x, y in tasks]
             except SettingsError:  # too little noise to factor: the search turns back
                 return 1e25, np.zeros_like(flat)
-            value = sum(float(each.log_evidence()) for each in found)
-            return -value, -sum(each.slope().numpy() for each in found)
+            value = sum(float(each.log_evidence()) for each in tries)
+            return -value, -sum(each.slope().numpy() for each in tries)
 
         draws = torch.randn(
             self.restarts,
@@ -189,7 +189,7 @@ class RBFRegressor(Regressor):
             dtype=torch.float64,
             generator=generator(seed_of(self.random_state), "restarts"),
         )
-        found = [
+        tries = [
             minimize(
                 loss,
                 place.clamp(low, high).numpy(),
@@ -199,7 +199,7 @@ class RBFRegressor(Regressor):
             )
             for place in (start, *(start + draws))
         ]
-        return torch.from_numpy(min(found, key=lambda each: float(each.fun)).x)
+        return torch.from_numpy(min(tries, key=lambda each: float(each.fun)).x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -317,9 +317,9 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
     def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Tensor, Tensor]:
         raw = as_inputs(X, self, reset=True)
         targets, self.flat_ = as_numbers(y)
-        kept, self.counts_ = as_counts(sample_weight, len(raw))
+        rows, self.counts_ = as_counts(sample_weight, len(raw))
         model = self.model if self.at is None else front_of(self.model, self.at).part
-        self._linearise(model, raw[kept], targets.shape[1], None, offset=self.mean_ == "constant")
+        self._linearise(model, raw[rows], targets.shape[1], None, offset=self.mean_ == "constant")
         return raw, targets
 
     @cached_property
@@ -329,11 +329,11 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         Its standard error then is in ``diagnostics_``.
         """
         check_is_fitted(self)
-        kept = getattr(self, "posterior_", None)
-        if not isinstance(kept, IterativePosterior):
+        posterior = getattr(self, "posterior_", None)
+        if not isinstance(posterior, IterativePosterior):
             return None
-        self.diagnostics_ |= {"log evidence error": kept.log_evidence_error}
-        return kept.log_evidence + self.repeats_
+        self.diagnostics_ |= {"log evidence error": posterior.log_evidence_error}
+        return posterior.log_evidence + self.repeats_
 
     def _settle(self, began: float) -> None:
         self.__dict__.pop("log_evidence_", None)
@@ -349,12 +349,12 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
         if self.centre is None:
             return mean_over(targets, 0, self.counts_)
         try:
-            given = torch.as_tensor(np.asarray(self.centre, dtype=np.float64)).reshape(-1)
+            centre = torch.as_tensor(np.asarray(self.centre, dtype=np.float64)).reshape(-1)
         except (TypeError, ValueError):
-            given = torch.empty(0)
-        if given.numel() not in (1, outputs) or not bool(given.isfinite().all()):
+            centre = torch.empty(0)
+        if centre.numel() not in (1, outputs) or not bool(centre.isfinite().all()):
             raise SettingsError(f"centre is {outputs} finite numbers, got {shown(self.centre)}")
-        return given.expand(outputs).clone()
+        return centre.expand(outputs).clone()
 
     def _set_scales(self, residual: Tensor) -> None:
         known = offset_variance(self.prior)
@@ -373,8 +373,8 @@ class LinearizedRegressor(Regressor, LinearizedEstimator):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Inputs, targets and known variances of the rows that have a weight."""
         relative = None if noise is None else _variances(noise, targets)
-        kept, self.counts_ = as_counts(sample_weight, len(raw))
-        return raw[kept], targets[kept], None if relative is None else relative[kept]
+        rows, self.counts_ = as_counts(sample_weight, len(raw))
+        return raw[rows], targets[rows], None if relative is None else relative[rows]
 
     def _refuse_settings(self) -> None:
         super()._refuse_settings()
@@ -417,15 +417,19 @@ def _median(variances: Tensor, counts: Tensor | None) -> float:
 
 def _variances(noise: Any, targets: Tensor) -> Tensor:
     try:
-        given = torch.as_tensor(np.asarray(noise, dtype=np.float64))
+        variances = torch.as_tensor(np.asarray(noise, dtype=np.float64))
     except (TypeError, ValueError):
         raise TaskError(f"noise holds variances, numbers above 0; got {shown(noise)}") from None
-    given = given.reshape(-1, 1) if given.ndim == 1 else given
-    if given.ndim == 0 or len(given) != len(targets) or given.shape[1] not in (1, targets.shape[1]):
+    variances = variances.reshape(-1, 1) if variances.ndim == 1 else variances
+    if (
+        variances.ndim == 0
+        or len(variances) != len(targets)
+        or variances.shape[1] not in (1, targets.shape[1])
+    ):
         raise TaskError(
-            f"noise has shape {list(given.shape)}; give a variance for each of the "
+            f"noise has shape {list(variances.shape)}; give a variance for each of the "
             f"{len(targets)} observations"
         )
-    if not bool((given.isfinite() & (given > 0)).all()):
+    if not bool((variances.isfinite() & (variances > 0)).all()):
         raise TaskError("noise holds variances, all above 0 and finite")
-    return given.expand(targets.shape).clone()
+    return variances.expand(targets.shape).clone()

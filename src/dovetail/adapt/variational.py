@@ -160,8 +160,8 @@ class VariationalPosterior:
     ) -> float:
         """The ELBO on data, by so many draws, at temper 1; see :func:`variational`."""
         likelihood = Likelihood(labels, self.noise)
-        found = likelihood.log_density(self.samples(x, mean, count, seed), slice(None))
-        return float(found.sum(-1).mean()) - self.kl
+        densities = likelihood.log_density(self.samples(x, mean, count, seed), slice(None))
+        return float(densities.sum(-1).mean()) - self.kl
 
 
 def variational(

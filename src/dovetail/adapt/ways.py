@@ -289,10 +289,10 @@ def _measures(estimator: Any, task: Task, split: Split) -> dict[str, float]:
         }
     mean, std = _told(estimator, inputs)
     wanted = targets.double().reshape(mean.shape)
-    found = {"rmse": number_measures(mean, wanted)["rmse"]}
+    measures = {"rmse": number_measures(mean, wanted)["rmse"]}
     if std is None:
-        return found
-    return found | {
+        return measures
+    return measures | {
         "nll": gaussian_nll(mean, std, wanted),
         "coverage": coverage(mean, std, wanted, 0.9),
     }
@@ -300,9 +300,9 @@ def _measures(estimator: Any, task: Task, split: Split) -> dict[str, float]:
 
 def _probabilities(estimator: Any, inputs: Tensor, task: Task) -> Tensor:
     """``[n, c]``, float64, in the order of the task's classes."""
-    found = torch.as_tensor(estimator.predict_proba(inputs)).double()
+    probs = torch.as_tensor(estimator.predict_proba(inputs)).double()
     places = estimator.classes_.tolist()
-    return found[:, [places.index(name) for name in task.classes]]
+    return probs[:, [places.index(name) for name in task.classes]]
 
 
 def _told(estimator: Any, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -324,20 +324,20 @@ def _calibrate(estimator: Any, inputs: Tensor, names: Any) -> float:
 def _curves(estimators: Mapping[str, Any], task: Task) -> tuple[Curve, ...]:
     inputs, targets = task.subset("test")
     bins = min(max(len(inputs) // FULL, 1), 10)
-    found = []
+    series = []
     for how, estimator in estimators.items():
         probs = _probabilities(estimator, inputs, task)
         used = [b for b in reliability(probs, targets, bins, scheme="mass") if b.count]
         sure = tuple(b.confidence or 0.0 for b in used)
-        found.append(Curve(how, sure, tuple(b.accuracy or 0.0 for b in used)))
-    return tuple(found)
+        series.append(Curve(how, sure, tuple(b.accuracy or 0.0 for b in used)))
+    return tuple(series)
 
 
 def _bands(estimators: Mapping[str, Any], task: Task) -> tuple[Band, ...]:
     inputs = torch.cat([task.subset(split)[0] for split in ("train", "test")])
     low, high = float(inputs.min()), float(inputs.max())
     grid = torch.linspace(low, high, GRID)[:, None]
-    found = []
+    series = []
     for how, estimator in estimators.items():
         mean, std = _told(estimator, grid)
         mean = mean.reshape(-1)
@@ -346,8 +346,8 @@ def _bands(estimators: Mapping[str, Any], task: Task) -> tuple[Band, ...]:
             half = NORMAL_90 * std.reshape(-1)
             ends = tuple((mean - half).tolist()), tuple((mean + half).tolist())
             band = Band(band.how, band.x, band.mean, *ends)
-        found.append(band)
-    return tuple(found)
+        series.append(band)
+    return tuple(series)
 
 
 def _points(task: Task) -> tuple[tuple[float, float], ...]:

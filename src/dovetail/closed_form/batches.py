@@ -54,8 +54,8 @@ def read_batch(batch: Any, targets: Targets, reader: BaseEstimator, *, reset: bo
     ((2,), False)
     """
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        found = f"{len(batch)} things" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise TaskError(f"a batch is (X, y) or (X, y, sample_weight), not {found}")
+        what = f"{len(batch)} things" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise TaskError(f"a batch is (X, y) or (X, y, sample_weight), not {what}")
     raw = as_inputs(batch[0], reader, reset=reset, dtype=torch.float64)
     y = targets.read(batch[1])
     if len(raw) != len(y):
@@ -307,14 +307,14 @@ class ClassTargets(Targets):
     def columns(self, values: Array) -> Tensor:
         """-1 and +1 ``[b, 1]``, or one-hot ``[b, C]``."""
         place = {label: i for i, label in enumerate(self.classes.tolist())}
-        found, inverse = np.unique(values, return_inverse=True)
-        unknown = [label for label in found.tolist() if label not in place]
+        labels, inverse = np.unique(values, return_inverse=True)
+        unknown = [label for label in labels.tolist() if label not in place]
         if unknown:
             raise TaskError(
                 f"the label {shown(unknown[0])} is not among the classes"
                 f"{nearest(str(unknown[0]), [str(each) for each in place])}"
             )
-        table = torch.tensor([place[label] for label in found.tolist()])
+        table = torch.tensor([place[label] for label in labels.tolist()])
         codes = table[torch.from_numpy(inverse.reshape(-1))]
         if self.width == 1:
             return (2.0 * codes.double() - 1.0)[:, None]

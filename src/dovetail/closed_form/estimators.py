@@ -102,14 +102,14 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         raw = as_inputs(X, self, reset=False, dtype=torch.float64)
         refuse_other_kind(self.pixels_, raw.dtype == torch.uint8)
-        layers, found = self._layers(), []
+        layers, pieces = self._layers(), []
         for start in range(0, len(raw), BLOCK):
             some, front = raw[start : start + BLOCK], self.front_
             z = as_float(some).double().flatten(1) if front is None else maps_of(front, some)
             for layer in layers:
                 z = layer(z)
-            found.append(z)
-        return torch.cat(found)
+            pieces.append(z)
+        return torch.cat(pieces)
 
     def to_torch(self, dtype: torch.dtype = torch.float64) -> nn.Module:
         """The network as a module of ``[n, ...]`` inputs; pixels in [0, 1] where bytes were fitted.

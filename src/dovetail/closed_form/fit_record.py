@@ -101,10 +101,10 @@ def cautions(layers: Sequence[LayerFit], rows: float, *, automatic: bool, patien
     'Hidden layer 1 has 80 units for 100 rows: about as many units as rows, or more, fit them by
     heart, and the automatic ridge does not see it; try fewer units or a ridge of your own.'
     """
-    found = []
+    warnings = []
     wide = [i for i, layer in enumerate(layers) if 2 * layer.width > rows]
     if automatic and wide:
-        found.append(
+        warnings.append(
             f"Hidden layer {wide[0] + 1} has {layers[wide[0]].width} units for {rows:.0f} rows: "
             "about as many units as rows, or more, fit them by heart, and the automatic ridge does "
             "not see it; try fewer units or a ridge of your own."
@@ -112,8 +112,8 @@ def cautions(layers: Sequence[LayerFit], rows: float, *, automatic: bool, patien
     distances = [layer.distance for layer in layers]
     best = min(range(len(layers)), key=distances.__getitem__, default=0)
     if not patient and layers and distances[-1] > MORE * distances[best] + ROUNDING:
-        found.append(
+        warnings.append(
             f"The LSD is lowest after hidden layer {best + 1} ({distances[best]:.3g}) and rises to "
             f"{distances[best + 1]:.3g} in the next; patience=1 stops where it rises."
         )
-    return " ".join(found)
+    return " ".join(warnings)

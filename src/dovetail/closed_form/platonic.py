@@ -195,7 +195,7 @@ def platonic(
     start = _fit_of(rows, moments, solved, head, inputs, "inputs", 0.0, 0, began)
     layers: list[Layer] = []
     fits: list[LayerFit] = []
-    lowest, kept, best = math.inf, 0, (head, moments, solved)
+    lowest, depth, best = math.inf, 0, (head, moments, solved)
     for i, width in enumerate(widths):
         began = time.perf_counter()
         by = projections[min(i, len(projections) - 1)]
@@ -236,15 +236,15 @@ def platonic(
         if on_layer is not None:
             on_layer(i, fits[-1])
         if patience is None or fits[-1].distance < lowest:
-            lowest, kept, best = fits[-1].distance, i + 1, (head, moments, solved)
-        elif i + 1 - kept >= patience:
+            lowest, depth, best = fits[-1].distance, i + 1, (head, moments, solved)
+        elif i + 1 - depth >= patience:
             break
     head, moments, solved = best
-    found = [*layers[:kept], head]
+    chain = [*layers[:depth], head]
     if basis is not None:
-        found[0] = replace(found[0], weights=basis @ found[0].weights)
-    spanned = None if kept else basis
-    return Platonic(tuple(found[:-1]), found[-1], start, tuple(fits), moments, solved, spanned)
+        chain[0] = replace(chain[0], weights=basis @ chain[0].weights)
+    spanned = None if depth else basis
+    return Platonic(tuple(chain[:-1]), chain[-1], start, tuple(fits), moments, solved, spanned)
 
 
 def _in_their_span(rows: Rows) -> tuple[Rows, Tensor | None]:
@@ -334,12 +334,12 @@ def _head(moments: Moments, solved: Solver) -> Layer:
 
 
 def _distances(several: Sequence[Moments]) -> list[float]:
-    found = [math.inf] * len(several)
+    distances = [math.inf] * len(several)
     finite = [i for i, moments in enumerate(several) if moments.is_finite]
     for i, distance in zip(finite, least_distances([several[i] for i in finite]), strict=True):
         # What is left after an exact fit is rounding, and must not decide between two of them.
-        found[i] = max(distance, 1e-10 * _variance(several[i]))
-    return found
+        distances[i] = max(distance, 1e-10 * _variance(several[i]))
+    return distances
 
 
 def _fit_of(

@@ -216,13 +216,13 @@ def _places(
 
 def _picked(rows: Rows, places: Tensor, d: int) -> Tensor:
     """The rows of these places ``[w, d]``, from whichever process has them."""
-    found = torch.zeros(len(places), d, dtype=torch.float64, device=places.device)
+    weights = torch.zeros(len(places), d, dtype=torch.float64, device=places.device)
     start = 0
     for block in rows.blocks():
         here = (places >= start) & (places < start + len(block.z))
-        found[here] = block.z[places[here] - start]
+        weights[here] = block.z[places[here] - start]
         start += len(block.z)
-    return merge_across(Added(found)).tensor if rows.shared else found
+    return merge_across(Added(weights)).tensor if rows.shared else weights
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator, device: torch.device) -> Tensor:

@@ -134,8 +134,8 @@ class HeldRows:
 
     def judged(self, head: Layer, decay: float) -> HeldRows:
         """The rows with their importance brought up to date."""
-        found = [_importance(block, head, decay) for block in self.blocks()]
-        return replace(self, importance=torch.cat(found))
+        importances = [_importance(block, head, decay) for block in self.blocks()]
+        return replace(self, importance=torch.cat(importances))
 
     def _behind(self, layer: Layer) -> tuple[Tensor, Moments]:
         width = layer.weights.shape[1]

@@ -243,7 +243,7 @@ class Spread:
         >>> Spread.from_state(Spread(2).update(torch.rand(3, 2)).state()).rows
         3
         """
-        found = cls(0)
-        found.moments = Moments.from_state(state)
-        found.whole, found.low, found.high = bool(state["whole"]), state["low"], state["high"]
-        return found
+        spread = cls(0)
+        spread.moments = Moments.from_state(state)
+        spread.whole, spread.low, spread.high = bool(state["whole"]), state["low"], state["high"]
+        return spread

@@ -134,9 +134,9 @@ class Spectral:
         """``projected [d, k]`` is :math:`V^\\top C`, ``left [k]`` what no map explains of ``y``."""
         s = eigenvalues.clamp(min=0)
         largest = float(s.max()) if len(s) else 0.0
-        kept = s > tolerance * largest
-        self._v, self._s, self._c = vectors[:, kept], s[kept], projected[kept]
-        self.condition = largest / float(self._s.min()) if bool(kept.any()) else 1.0
+        large = s > tolerance * largest
+        self._v, self._s, self._c = vectors[:, large], s[large], projected[large]
+        self.condition = largest / float(self._s.min()) if bool(large.any()) else 1.0
         choices = (penalty,) if isinstance(penalty, float | int) else tuple(penalty)
         self._chosen = len(choices) > 1
         self.penalty = float(choices[0])
@@ -198,8 +198,8 @@ class Spectral:
         c = v.T @ moments.cross
         if tolerance is None:
             tolerance = max(1, len(s)) * EPS
-        kept = s > tolerance * (float(s.max()) if len(s) else 0.0)
-        explained = (c[kept].square() / s[kept, None]).sum(0)
+        large = s > tolerance * (float(s.max()) if len(s) else 0.0)
+        explained = (c[large].square() / s[large, None]).sum(0)
         left = (moments.targets.diagonal() - explained).clamp(min=0)
         choices = _penalties(s, moments.weight) if penalty is None else penalty
         return cls(s, v, c, left, moments.weight, choices, tolerance)
@@ -234,10 +234,10 @@ class Spectral:
         :math:`\nu = 1 + \sum_j s_j/(s_j + \lambda)` counts what is fitted, the intercept included.
         """
         several = torch.tensor(penalties, dtype=torch.float64, device=self._s.device)
-        kept = self._s[:, None] / (self._s[:, None] + several)  # [d, p]
+        share = self._s[:, None] / (self._s[:, None] + several)  # [d, p]
         power = (self._c.square().sum(1) / self._s)[:, None]  # what each direction explains
-        errors = left.sum() + (power * (1 - kept).square()).sum(0)
-        free = 1 - (1 + kept.sum(0)) / rows
+        errors = left.sum() + (power * (1 - share).square()).sum(0)
+        free = 1 - (1 + share.sum(0)) / rows
         scores = errors / free.clamp(min=1e-9).square()
         return torch.where(free > 1e-9, scores, torch.full_like(scores, math.inf))
 
@@ -266,8 +266,8 @@ class Direct:
         self._rows, self._below = torch.cat([self._z, below]), len(below)
         self.labels, singular = self._solve(_centred(y, weights))
         largest = float(singular.max()) if len(singular) else 0.0
-        kept = singular[singular > max(z.shape) * EPS * largest]
-        self.condition = (largest / float(kept.min())) ** 2 if len(kept) else 1.0
+        large = singular[singular > max(z.shape) * EPS * largest]
+        self.condition = (largest / float(large.min())) ** 2 if len(large) else 1.0
 
     def carry(self, projection: Tensor) -> Tensor:
         """The least squares solution for targets ``Z P``."""
@@ -284,8 +284,8 @@ class Direct:
 
     def _solve(self, right: Tensor) -> tuple[Tensor, Tensor]:
         padded = torch.cat([right, right.new_zeros(self._below, right.shape[1])])
-        found = torch.linalg.lstsq(self._rows, padded, driver=self._driver)
-        return found.solution, found.singular_values
+        solution = torch.linalg.lstsq(self._rows, padded, driver=self._driver)
+        return solution.solution, solution.singular_values
 
 
 def unexplained(moments: Moments, weights: Tensor) -> float:

@@ -94,10 +94,11 @@ def write_folder(
 def read_manifest(kind: type[M], folder: Path, manifest: str, format: int, what: str) -> M:
     """A folder's manifest, of the one format that is read."""
     raw = read_json(folder / manifest, links=False)
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if found != format:
+    number = raw.get("format") if isinstance(raw, dict) else None
+    if number != format:
         raise FormatError(
-            f"{folder}: {what} format {shown(found)}, this dovetail reads {format}; update dovetail"
+            f"{folder}: {what} format {shown(number)}, this dovetail reads {format}; "
+            "update dovetail"
         )
     return from_plain(kind, raw, manifest)
 
@@ -121,8 +122,8 @@ def check_hash(path: Path, expected: File, data: bytes | None = None) -> None:
     """Refuse a file (or the bytes that were read of it) that is not the one that was written."""
     if data is None:
         refuse_beyond_memory(expected.size, path)  # to hash a file of holes would take hours
-    found = sha256_of(path) if data is None else hashlib.sha256(data).hexdigest()
-    if found != expected.sha256:
+    digest = sha256_of(path) if data is None else hashlib.sha256(data).hexdigest()
+    if digest != expected.sha256:
         raise FormatError(f"{path}: sha256 differs from the manifest")
 
 

@@ -149,11 +149,11 @@ def _finite(digits: str) -> float:
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"{shown(twice)} is there twice")
-    return found
+    return by_key
 
 
 def _deeper_than(most: int, value: Any) -> bool:
@@ -247,7 +247,7 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     if unknown := sorted(set(value) - set(fields)):
         raise FormatError(f"{where}: unknown field {shown(unknown[0])}")
-    given = {
+    fields_there = {
         name: _read(hints[name], value[name], f"{where}.{name}") for name in fields if name in value
     }
     for name, field in fields.items():
@@ -255,7 +255,7 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
         if name not in value and not optional:
             raise FormatError(f"{where}: field {name!r} is missing")
     try:
-        return kind(**given)
+        return kind(**fields_there)
     except DovetailError:
         raise
     except (TypeError, ValueError) as error:  # what the class itself refuses
@@ -290,5 +290,5 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _wrong(kind: Any, value: Any, where: str) -> FormatError:
     name = getattr(kind, "__name__", None) if get_origin(kind) is None else None
-    found = f"{type(value).__name__} {shown(value, 60)}"
-    return FormatError(f"{where}: expected {name or kind}, found {found}")
+    got = f"{type(value).__name__} {shown(value, 60)}"
+    return FormatError(f"{where}: expected {name or kind}, found {got}")

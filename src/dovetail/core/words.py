@@ -51,9 +51,9 @@ def shortened(text: str, most: int) -> str:
     """
     if len(text) <= most:
         return text
-    kept = max(most - _MARK, 0)
-    head, tail = kept - kept // 4, kept // 4
-    lost = f" … ({len(text) - kept:,} characters left out) … "
+    room = max(most - _MARK, 0)
+    head, tail = room - room // 4, room // 4
+    lost = f" … ({len(text) - room:,} characters left out) … "
     return text[:head] + lost + text[len(text) - tail :]
 
 

@@ -92,14 +92,14 @@ def made_to_fit(
         shelf.add(fronts[name], f"fit-{name}.front")
         shelf.add(heads[name], f"fit-{name}.head")
     keep_fits(joins, shelf)
-    found = MadeToFit(
+    record = MadeToFit(
         networks=tuple(tasks),
         apart=_among(apart, tasks),
         fitted=_among(joins, tasks),
         chance=1 / min(len(task.classes) for task in tasks.values()),
         settings={**joins.settings, "by": list(WAYS), "at": at, "epochs": epochs},
     )
-    return found, fit.record
+    return record, fit.record
 
 
 def _among(joins: Recombination, names: Mapping[str, Task]) -> Matrix:

@@ -47,16 +47,16 @@ def fit(
     task = frame.task(source)
     candidates = _shelved(frame, parts)
     facts = {"task": task, "parts": dict(candidates or {}), "seed": frame.seed, **options}
-    kept = folder.absolute().parent / RUNS / f"{key_of(facts)}.fit"
-    fitted = fit_task(task, parts=candidates, seed=frame.seed, kept=kept, **options)
+    state = folder.absolute().parent / RUNS / f"{key_of(facts)}.fit"
+    fitted = fit_task(task, parts=candidates, seed=frame.seed, kept=state, **options)
     record = fitted.record
     records = [record] + ([] if fitted.ranking is None else [fitted.ranking])
     write_report(records, page, title=record.title, subtitle=record.summary)
     # Last: where the model is, nothing is left to do.
     fitted.part.save_pretrained(folder, overwrite=overwrite)
-    shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(state, ignore_errors=True)
     with suppress(OSError):  # other runs may be unfinished
-        kept.parent.rmdir()
+        state.parent.rmdir()
     inputs = "photo.jpg" if len(task.input_shape) == 3 else "rows.csv"
     return Outcome(
         view=(

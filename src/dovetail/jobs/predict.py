@@ -110,20 +110,22 @@ def _rows(part: Part, batch: Batch, top: int | None) -> Iterator[Row]:
 
 
 def _classes(part: Part, outputs: Tensor, truths: Any, top: int | None) -> Iterator[Row]:
-    found = predictions_of(part, outputs)
-    best = found.top(top) if top else None
-    shares = found.probabilities.tolist()
-    for i, (label, confidence) in enumerate(zip(found.labels, found.confidence, strict=True)):
+    predictions = predictions_of(part, outputs)
+    best = predictions.top(top) if top else None
+    shares = predictions.probabilities.tolist()
+    for i, (label, confidence) in enumerate(
+        zip(predictions.labels, predictions.confidence, strict=True)
+    ):
         row: Row = {"class": label, "confidence": confidence}
         if part.contract.kind == "multilabel":
-            pairs = zip(found.classes, shares[i], strict=True)
+            pairs = zip(predictions.classes, shares[i], strict=True)
             row["labels"] = [name for name, share in pairs if share > 0.5]
         if truths is not None:
             row["true class"] = truths[i]
         if best is not None:
             row["top"] = [{"class": name, "probability": share} for name, share in best[i]]
         else:
-            row["probabilities"] = dict(zip(found.classes, shares[i], strict=True))
+            row["probabilities"] = dict(zip(predictions.classes, shares[i], strict=True))
         yield row
 
 

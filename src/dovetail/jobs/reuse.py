@@ -114,12 +114,12 @@ def replace(
     fit = frame.train(
         replace_front, new, behind, task, old=old, auxiliaries=others, norms=norms, **options
     )
-    front, kept = fit.parts
-    judged = judge_replacement(old, front, kept, task, norms=norms, seed=frame.seed)
+    front, same_head = fit.parts
+    judged = judge_replacement(old, front, same_head, task, norms=norms, seed=frame.seed)
     change = judged.change
     parts = {name: fit.part, f"{name}.front": front}
-    if kept.contract != behind.contract:  # it takes maps of any size now, and must say so
-        parts[f"{name}.head"] = kept
+    if same_head.contract != behind.contract:  # it takes maps of any size now, and must say so
+        parts[f"{name}.head"] = same_head
     first, *beside = frame.shelve(
         {k: with_measures(part, {"test accuracy": change.after}) for k, part in parts.items()}
     ).values()

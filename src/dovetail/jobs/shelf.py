@@ -163,7 +163,7 @@ def _network(
     part = adopt(name, args=args, weights=weights, example=example, **about)
     if weights is None:
         return part, ""
-    found = part.origin.settings["weights"]
-    told = f"{found['by name']} tensors of {found['file']} by name, {found['by order']} by order"
+    source = part.origin.settings["weights"]
+    told = f"{source['by name']} tensors of {source['file']} by name, {source['by order']} by order"
     careful = "; measure it before you trust it: layers of one shape could be swapped"
-    return part, told + (careful if found["by order"] else "") + "."
+    return part, told + (careful if source["by order"] else "") + "."

@@ -126,8 +126,8 @@ class Outer:
 
     def dense(self) -> Tensor:
         """The gradients ``[n, o, p]`` in the order of the parameter."""
-        found = self.columns(0, self.grads.shape[4], self.grads.dtype)
-        return (found.transpose(3, 4) if self.input_first else found).flatten(2)
+        columns = self.columns(0, self.grads.shape[4], self.grads.dtype)
+        return (columns.transpose(3, 4) if self.input_first else columns).flatten(2)
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Their sum ``[p]`` with weights ``[n, o]``, of the weights' type; none is written out."""

@@ -132,10 +132,10 @@ def _per_sample(t: Tensor, n: int, layout: str) -> Tensor | None:
 def _each(grads: Tensor, n: int, layout: str) -> Tensor | None:
     """``[o, ...]`` to ``[n, o, q, ...]``."""
     several = [_per_sample(one, n, layout) for one in grads]
-    kept = [one for one in several if one is not None]
-    if len(kept) < len(several):
+    known = [one for one in several if one is not None]
+    if len(known) < len(several):
         return None
-    return kept[0].unsqueeze(1) if len(kept) == 1 else torch.stack(kept, 1)
+    return known[0].unsqueeze(1) if len(known) == 1 else torch.stack(known, 1)
 
 
 def _broadcast(values: Tensor, target: Sequence[int], n: int, layout: str) -> Dense | None:

@@ -179,7 +179,7 @@ class Parametrised:
         if not pairs:
             return torch.zeros_like(self.flat)
         with torch.inference_mode(False):
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 [v for v, _ in pairs],
                 list(leaves.values()),
                 [u for _, u in pairs],
@@ -187,7 +187,7 @@ class Parametrised:
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return torch.cat([tensor.detach().reshape(-1) for tensor in found])
+        return torch.cat([tensor.detach().reshape(-1) for tensor in gradients])
 
     def _own(self, given: Tensor) -> Tensor:
         if not isinstance(given, Tensor):
@@ -330,8 +330,8 @@ def sample_jacobians(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of operations that vmap runs in a loop
         each = vmap(jacrev(function), (None, *(0 for _ in inputs)), chunk_size=chunk)
-        found: dict[str, Tensor] = each(dict(theta), *inputs)
-    return found
+        jacobians: dict[str, Tensor] = each(dict(theta), *inputs)
+    return jacobians
 
 
 @contextmanager

@@ -90,10 +90,10 @@ def _matching(every: Mapping[str, Tensor], params: Choice) -> Iterator[str]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise SettingsError(f"a pattern of parameter names is text, not {shown(pattern)}")
-        found = [n for n in every if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")]
-        if not found:
+        names = [n for n in every if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")]
+        if not names:
             raise SettingsError(f"no parameter is called {shown(pattern)}{nearest(pattern, every)}")
-        yield from found
+        yield from names
 
 
 def _refuse_other_arguments(test: Callable[[str, Tensor], bool]) -> None:

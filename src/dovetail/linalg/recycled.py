@@ -116,9 +116,9 @@ class Recycled:
         return torch.cat(parts)
 
 
-def _beside(basis: Tensor, image: Tensor, found: Refined) -> tuple[Tensor, Tensor]:
+def _beside(basis: Tensor, image: Tensor, refined: Refined) -> tuple[Tensor, Tensor]:
     r"""What solutions have beside a basis, :math:`B`-orthonormal, and its image."""
-    vectors, images = found.solution, found.image
+    vectors, images = refined.solution, refined.image
     for _ in range(2):
         within = image.T @ vectors
         vectors, images = vectors - basis @ within, images - image @ within

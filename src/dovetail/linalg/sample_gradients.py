@@ -63,8 +63,8 @@ class Differentiated:
         outputs = self.outputs(three)
         self.width = outputs.shape[1]
         self._each_by_itself(x, outputs[0].detach())
-        found = self._features(three, outputs, settle=True)
-        self.sample_bytes = sum(feature.nbytes for feature in found.values()) // 3
+        features = self._features(three, outputs, settle=True)
+        self.sample_bytes = sum(feature.nbytes for feature in features.values()) // 3
 
     def features(self, x: Tensor) -> dict[str, Dense | Outer]:
         """The gradients of samples, by parameter; parameters without any use are left out."""
@@ -125,7 +125,7 @@ class Differentiated:
             raise ContractError(
                 f"the network cannot be differentiated: {first_line(error)}"
             ) from error
-        found: dict[str, Dense | Outer] = {}
+        features: dict[str, Dense | Outer] = {}
         with torch.no_grad():
             for name, several in read.items():
                 layouts = LAYOUTS if name in truth else (self.layouts[name],)
@@ -133,19 +133,19 @@ class Differentiated:
                     one = feature_of(several, grads, self.leaves[name].shape, len(x), layout)
                     if one is None or (name in truth and not _agrees(one, weights, truth[name])):
                         continue
-                    found[name] = one
+                    features[name] = one
                     break
                 else:
                     layout = NONE
                 if settle and not shuffles and float(truth[name].norm()) > 0:
                     self.layouts[name] = layout
-            found = with_biases(found, uses)
-            found = {name: one.compact() for name, one in found.items()}
-        missing = [name for name in uses if name not in found]
+            features = with_biases(features, uses)
+            features = {name: one.compact() for name, one in features.items()}
+        missing = [name for name in uses if name not in features]
         if missing:
             del outputs, grads, nodes, read  # the graph, before another one is made
-            found |= self._one_by_one(x, missing)
-        return found
+            features |= self._one_by_one(x, missing)
+        return features
 
     def _weighted(self, outputs: Tensor, names: list[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Random weights of the outputs, and the gradients of their weighted sum."""
@@ -155,10 +155,10 @@ class Differentiated:
             return weights, {}
         leaves = [self.leaves[name] for name in names]
         total = (outputs * weights).sum()
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             total, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        return weights, {name: one.flatten() for name, one in zip(names, found, strict=True)}
+        return weights, {name: one.flatten() for name, one in zip(names, gradients, strict=True)}
 
     def _one_by_one(self, x: Tensor, names: list[str]) -> dict[str, Dense | Outer]:
         """Gradients sample by sample: together where vmap can, else in a loop."""
@@ -173,10 +173,12 @@ class Differentiated:
         numbers = self.width * sum(value.numel() for value in wanted.values())
         chunk = max(1, 4 * ROOM // (8 * numbers))
         try:
-            found = sample_jacobians(of_one, wanted, x, chunk=chunk)
+            jacobians = sample_jacobians(of_one, wanted, x, chunk=chunk)
         except RuntimeError:
             return self._in_a_loop(x, names)
-        return {n: Dense(rows.detach().reshape(*rows.shape[:2], -1)) for n, rows in found.items()}
+        return {
+            n: Dense(rows.detach().reshape(*rows.shape[:2], -1)) for n, rows in jacobians.items()
+        }
 
     def _in_a_loop(self, x: Tensor, names: list[str]) -> dict[str, Dense | Outer]:
         leaves = [self.leaves[name] for name in names]
@@ -184,10 +186,10 @@ class Differentiated:
         for i in range(len(x)):
             outputs = self.outputs(x[i : i + 1])[0]
             for one in outputs:
-                found = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     one, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
                 )
-                for name, grad in zip(names, found, strict=True):
+                for name, grad in zip(names, gradients, strict=True):
                     rows[name].append(grad.flatten())
         return {
             name: Dense(torch.stack(grads).reshape(len(x), self.width, -1))
@@ -212,12 +214,12 @@ def _grads(outputs: Tensor, nodes: list[Any]) -> dict[Any, Tensor]:
         by_output.append(
             torch.autograd.grad(outputs, edges, chosen, retain_graph=True, allow_unused=True)
         )
-    found: dict[Any, Tensor] = {}
+    gradients: dict[Any, Tensor] = {}
     for node, several in zip(nodes, zip(*by_output, strict=True), strict=True):
         shape = next(one for one in several if one is not None)
         every = [torch.zeros_like(shape) if one is None else one for one in several]
-        found[node] = every[0][None] if len(every) == 1 else torch.stack(every)
-    return found
+        gradients[node] = every[0][None] if len(every) == 1 else torch.stack(every)
+    return gradients
 
 
 def _agrees(feature: Dense | Outer, weights: Tensor, truth: Tensor) -> bool:

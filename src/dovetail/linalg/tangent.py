@@ -275,11 +275,11 @@ class TangentFeatures:
         if i in self._kept:
             return self._kept[i]
         with torch.enable_grad():
-            found = self._network.features(self.x[self.slices[i]])
-        size = sum(feature.nbytes for feature in found.values())
+            features = self._network.features(self.x[self.slices[i]])
+        size = sum(feature.nbytes for feature in features.values())
         if size <= self._room:
-            self._room, self._kept[i] = self._room - size, found
-        return found
+            self._room, self._kept[i] = self._room - size, features
+        return features
 
     def _split(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of flat vectors ``[..., p]``, by parameter."""

@@ -141,8 +141,8 @@ def expected_calibration_error(
     >>> expected_calibration_error([[0.25, 0.75], [0.5, 0.5]], [1, 1])
     0.375
     """
-    found = reliability(probs, labels, bins, scheme=scheme)
-    return sum(each.count * abs(each.gap) for each in found) / sum(each.count for each in found)
+    diagram = reliability(probs, labels, bins, scheme=scheme)
+    return sum(each.count * abs(each.gap) for each in diagram) / sum(each.count for each in diagram)
 
 
 def ece_by_luck(
@@ -163,12 +163,12 @@ def ece_by_luck(
     edges = _edges(confidence, bins, scheme)
     place = _places(confidence, edges)
     random = generator(seed, "ece")
-    found = torch.empty(draws, dtype=torch.float64)
+    errors = torch.empty(draws, dtype=torch.float64)
     for i in range(draws):
         right = torch.rand(len(confidence), generator=random, dtype=torch.float64) < confidence
         # n_b times the gap of a bin is the sum of its members' gaps
-        found[i] = torch.bincount(place, confidence - right.double()).abs().sum() / len(place)
-    return float(found.mean()), float(found.quantile(0.95))
+        errors[i] = torch.bincount(place, confidence - right.double()).abs().sum() / len(place)
+    return float(errors.mean()), float(errors.quantile(0.95))
 
 
 def _rows_and_labels(probs: Any, labels: Any) -> tuple[Tensor, Tensor]:
@@ -328,13 +328,13 @@ def checked_labels(labels: Any, rows: int, classes: int) -> Tensor:
     >>> checked_labels([0, 2], rows=2, classes=3)
     tensor([0, 2])
     """
-    given = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-    if given.dtype.kind not in "iub" or given.shape != (rows,):
+    codes = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    if codes.dtype.kind not in "iub" or codes.shape != (rows,):
         raise TaskError(
-            f"labels are one class index a row, integers [{rows}]; got {given.dtype} "
-            f"{list(given.shape)}. Of names, take their places in the classifier's classes_"
+            f"labels are one class index a row, integers [{rows}]; got {codes.dtype} "
+            f"{list(codes.shape)}. Of names, take their places in the classifier's classes_"
         )
-    y = torch.from_numpy(given.astype(np.int64))
+    y = torch.from_numpy(codes.astype(np.int64))
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise TaskError(
             f"labels must lie between 0 and {classes - 1}, the columns of the probabilities; "

@@ -117,7 +117,7 @@ def alike(fronts: Mapping[str, Part], task: Task, batches: Sequence[Tensor]) -> 
     moments: dict[tuple[str, str], Moments] = {}
     for batch in batches:
         features = {name: _features(front, task, batch) for name, front in left.items()}
-        usable = {name: given for name, given in features.items() if given is not None}
+        usable = {name: rows for name, rows in features.items() if rows is not None}
         left = {name: left[name] for name in usable}
         for (one, a), (other, b) in combinations(usable.items(), 2):
             if a.shape == b.shape and a.shape[1] <= _WIDEST:
@@ -138,8 +138,8 @@ def _features(front: Part, task: Task, batch: Tensor) -> Tensor | None:
         refuse_other_inputs(task, front.contract)
         x = prepare(task.inputs[batch], front.contract).to(front.device)
         with evaluating(front.module):
-            given = front(x)
+            maps = front(x)
     except REFUSED:
         return None
-    usable = isinstance(given, Tensor) and given.ndim >= 2 and bool(given.isfinite().all())
-    return given.cpu() if usable else None
+    usable = isinstance(maps, Tensor) and maps.ndim >= 2 and bool(maps.isfinite().all())
+    return maps.cpu() if usable else None

@@ -192,11 +192,11 @@ def as_counts(sample_weight: Any, count: int) -> tuple[Tensor | slice, Tensor | 
     weights = as_weights(sample_weight, count)
     if weights is None:
         return slice(None), None
-    kept = weights.nonzero().flatten()
-    if not len(kept):
+    rows = weights.nonzero().flatten()
+    if not len(rows):
         raise TaskError("all sample weights are zero; some row must count")
-    counts = weights[kept]
-    return kept, None if bool((counts == 1).all()) else counts
+    counts = weights[rows]
+    return rows, None if bool((counts == 1).all()) else counts
 
 
 def class_names(classes: Any) -> tuple[str, ...]:

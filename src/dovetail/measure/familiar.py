@@ -140,10 +140,10 @@ def _principal(rows: Tensor, rank: int, freedom: int) -> tuple[Tensor, Tensor, T
         top = rows.T @ vectors[:, n - rank :].flip(1)
         basis = top / top.norm(dim=0).clamp(min=1e-300)
     values = values.clamp(min=0)
-    total, kept = values.sum(), values.flip(0)[:rank]
+    total, largest = values.sum(), values.flip(0)[:rank]
     floor = (1e-6 * total / d).clamp(min=1e-12)  # what never varied may vary a little
-    rest = ((total - kept.sum()) / max(1, d - rank)).clamp(min=floor)
-    return basis, kept.clamp(min=floor).sqrt(), rest.sqrt()
+    rest = ((total - largest.sum()) / max(1, d - rank)).clamp(min=floor)
+    return basis, largest.clamp(min=floor).sqrt(), rest.sqrt()
 
 
 def _calibrated(made: Familiar, held_out: Tensor, share: float) -> Familiar:

@@ -70,8 +70,8 @@ def features(
     file = None
     if cache is not None and part.recipe is not None:
         file = Path(cache) / f"{_key(part, task, settings)}.safetensors"
-        if (kept := _read(file, len(inputs))) is not None:
-            return Features(kept, targets, settings)
+        if (cached := _read(file, len(inputs))) is not None:
+            return Features(cached, targets, settings)
     values = feature_rows(part, inputs, pooling, batch_size=batch_size)
     if file is not None:
         write_whole(file, save({"features": values.contiguous()}))
@@ -121,10 +121,10 @@ def _key(part: Part, task: Task, settings: dict[str, Any]) -> str:
 
 def _read(file: Path, rows: int) -> Tensor | None:
     try:
-        kept = load_file(file).get("features")
+        stored = load_file(file).get("features")
     except (OSError, SafetensorError):
         return None  # not there, or damaged: computed anew
-    return kept if kept is not None and len(kept) == rows else None
+    return stored if stored is not None and len(stored) == rows else None
 
 
 def features_along(

@@ -50,7 +50,7 @@ def outputs_of(
         batch_size = math.ceil(len(inputs) / math.ceil(len(inputs) / batch_size))
     else:
         batch_size = min(batch_size, _at_once(part, inputs))
-    kept = []
+    pieces = []
     with evaluating(part.module):
         for start in range(0, len(inputs), batch_size):
             x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
@@ -69,8 +69,8 @@ def outputs_of(
                     f"{part.described!r} gives {several} tensors, not one; "
                     "join it to its other half first"
                 )
-            kept.append(each(output).cpu())
-    return torch.cat(kept)
+            pieces.append(each(output).cpu())
+    return torch.cat(pieces)
 
 
 _BATCH_BYTES = 3 << 19
@@ -146,9 +146,9 @@ def refuse_other_inputs(task: Task, contract: Contract) -> None:
     ...
     dovetail.core.errors.ContractError: the part takes age, town=Bonn; 'task' has age, town=Ulm
     """
-    known, given = contract.inputs, task.input_names
-    if known and given and known != given:
-        raise ContractError(f"the part takes {listed(known)}; {task.name!r} has {listed(given)}")
+    known, offered = contract.inputs, task.input_names
+    if known and offered and known != offered:
+        raise ContractError(f"the part takes {listed(known)}; {task.name!r} has {listed(offered)}")
 
 
 def prepare(inputs: Tensor, contract: Contract) -> Tensor:

@@ -218,5 +218,5 @@ def _tensor(values: Any, what: str) -> Tensor:
         values = torch.from_numpy(array.reshape(np.shape(values)))
     if values.is_complex():
         raise TaskError(f"{what} must be real numbers, got {values.dtype}")
-    given: Tensor = values.detach().cpu()
-    return given
+    tensor: Tensor = values.detach().cpu()
+    return tensor

@@ -74,13 +74,13 @@ def coverage_curve(
     [0.5, 1.0]
     """
     scores, sigma = _standardised(mean, std, y)
-    found = []
+    shares = []
     for level in levels:
         z = normal_quantile(level)
         inside, n = int((scores.abs() <= z).sum()), scores.numel()
         low, high = share_interval(inside, n)
-        found.append(Covered(level, inside / n, low, high, 2 * z * float(sigma.mean())))
-    return tuple(found)
+        shares.append(Covered(level, inside / n, low, high, 2 * z * float(sigma.mean())))
+    return tuple(shares)
 
 
 def gaussian_nll(mean: Any, std: Any, y: Any) -> float:

@@ -145,8 +145,8 @@ class Fan(nn.Module):
 
     def features(self, x: Tensor) -> tuple[Tensor, ...]:
         """What crosses from the front to a head."""
-        given = self.front(x)
-        return given if isinstance(given, tuple) else (given,)
+        crossing = self.front(x)
+        return crossing if isinstance(crossing, tuple) else (crossing,)
 
     def through(self, name: str, features: tuple[Tensor, ...]) -> Tensor:
         """What one head makes of the features, where its weights are."""

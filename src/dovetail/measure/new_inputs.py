@@ -178,12 +178,12 @@ def open_inputs(
         otherwise: What to make of other names.
     """
     alone = len(paths) == 1
-    found = NewInputs([], skip_bad)
+    sources = NewInputs([], skip_bad)
     images: list[Path] = []
 
     def add_images() -> None:
         if images:
-            found.sources.append(_images(part, list(images), alone, found.bad))
+            sources.sources.append(_images(part, list(images), alone, sources.bad))
             images.clear()
 
     for given in paths:
@@ -192,17 +192,17 @@ def open_inputs(
             continue
         add_images()
         try:
-            found.sources.append(_opened(part, given, alone, otherwise))
+            sources.sources.append(_opened(part, given, alone, otherwise))
         except ContractError:
             raise  # of the part, not of the file
         except DovetailError as error:
             if alone:
                 raise
-            found.bad[str(given)] = str(error).removeprefix(f"{given}: ")
+            sources.bad[str(given)] = str(error).removeprefix(f"{given}: ")
     add_images()
-    if not found.sources:
-        raise found.refusal()
-    return found
+    if not sources.sources:
+        raise sources.refusal()
+    return sources
 
 
 def _opened(

@@ -207,18 +207,18 @@ def _named_tensors(state_dict: State) -> Iterable[tuple[str, Tensor]]:
     """Names and tensors; what one has a network in, and may take for them, is told."""
     if isinstance(state_dict, Mapping):
         return state_dict.items()
-    given: Any = state_dict
-    kind = type(given).__name__
-    if isinstance(given, nn.Module):
+    state: Any = state_dict
+    kind = type(state).__name__
+    if isinstance(state, nn.Module):
         raise SettingsError(f"a module ({kind}) is no state dict; give module.state_dict()")
-    if isinstance(getattr(given, "module", None), nn.Module):
+    if isinstance(getattr(state, "module", None), nn.Module):
         raise SettingsError(
             f"a part ({kind}) is no state dict; pack it with dovetail.pack_part(part), or give its "
             "tensors alone, part.module.state_dict()"
         )
-    if isinstance(given, str | bytes | Tensor) or not isinstance(given, Iterable):
+    if isinstance(state, str | bytes | Tensor) or not isinstance(state, Iterable):
         raise SettingsError(
-            f"names and tensors are packed, such as module.state_dict(); got {shown(given)}"
+            f"names and tensors are packed, such as module.state_dict(); got {shown(state)}"
         )
     return state_dict
 

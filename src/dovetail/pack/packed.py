@@ -186,10 +186,10 @@ def described(
 ) -> Packed:
     """The record of entries that make ``size`` bytes, with what was measured of each."""
     entries = list(entries)
-    found = []
+    rows = []
     for entry in entries:
         known, error = (measured or {}).get(entry.name, (None, None))
-        found.append(
+        rows.append(
             PackedTensor(
                 entry.name,
                 dtype_name(entry.dtype),
@@ -204,7 +204,7 @@ def described(
         )
     coded = sum(sum(entry.lengths[1:] if entry.rows else entry.lengths) for entry in entries)
     return Packed(
-        tensors=tuple(found),
+        tensors=tuple(rows),
         size=size,
         side=size - coded,
         full=sum(entry.size for entry in entries),
@@ -239,8 +239,8 @@ def _measured(source: Source, original: Mapping[str, Tensor], most_bytes: int | 
     index = source.index
     measured: dict[str, tuple[float | None, float | None]] = {}
     blocks = source.blocks()
-    found = tensors(source, most_bytes=most_bytes)
-    for entry, (name, tensor) in zip(index.entries, found, strict=True):
+    decoded = tensors(source, most_bytes=most_bytes)
+    for entry, (name, tensor) in zip(index.entries, decoded, strict=True):
         low = high = np.zeros(0)
         if entry.rows:
             low, high = read_ranges(next(blocks), entry.rows, entry.dtype)

@@ -238,8 +238,8 @@ def smallest_within(
         probe=None if probe is None else partial(Trials, probe, state, progress=progress),
     )
     alone = search.alone()
-    found = [r.mean for rises in alone.values() for r in rises.values() if math.isfinite(r.mean)]
-    typical = sum(found) / len(found) if search.probed and found else loss_budget
+    means = [r.mean for rises in alone.values() for r in rises.values() if math.isfinite(r.mean)]
+    typical = sum(means) / len(means) if search.probed and means else loss_budget
     rises = {
         ladder.name: rise_curve(
             ladder,

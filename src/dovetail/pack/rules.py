@@ -73,10 +73,10 @@ class Rules:
         if self.gradients is not None and not isinstance(self.gradients, Mapping):
             raise SettingsError(f"gradients has a gradient a name, got {self.gradients!r}")
         rules = {"bits": self.bits, "levels": self.levels, "gradients": self.gradients}
-        given = [name for name, value in rules.items() if value is not None]
-        if len(given) > 1:
+        named = [name for name, value in rules.items() if value is not None]
+        if len(named) > 1:
             raise SettingsError(
-                f"give {' or '.join(given)}, not {'both' if len(given) == 2 else 'all'}: each is a "
+                f"give {' or '.join(named)}, not {'both' if len(named) == 2 else 'all'}: each is a "
                 "rule of its own"
             )
         if isinstance(self.lossless, str) or not all(isinstance(p, str) for p in self.lossless):

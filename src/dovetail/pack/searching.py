@@ -249,14 +249,14 @@ class Search:
         if each < 1 and self._probe is not None and self._units:
             trials, each, enough = self._probe(), _CHEAP_PROBES, 0.0  # its budget is not known
             self.probed = True
-        found = {}
+        rises = {}
         for name, names in self._units.items():
-            found[name] = self._probed(name, each, trials, enough)
+            rises[name] = self._probed(name, each, trials, enough)
             ladder = ladder_of(name, self._state[name], self._start_bits, channels=self._channels)
             times = len(names)  # each name is written
             sizes = {levels: times * size for levels, size in ladder.sizes.items()}
             self.ladders.append(replace(ladder, exact=times * ladder.exact, sizes=sizes))
-        return found
+        return rises
 
     def along(self, steps: Sequence[Step]) -> Levels:
         """The last point of a path that is within the budget, if rises only grow along it.

@@ -66,8 +66,8 @@ def unshrink(data: bytes | memoryview, size: int) -> bytes:
     wrong = FormatError(f"a run of bytes does not unpack to the {size} it should have")
     try:
         # A frame that names its size would be given that much memory: ours never do.
-        found = zstandard.get_frame_parameters(data, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
-        if found.content_size not in (zstandard.CONTENTSIZE_UNKNOWN, size) or size == 0:
+        frame = zstandard.get_frame_parameters(data, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+        if frame.content_size not in (zstandard.CONTENTSIZE_UNKNOWN, size) or size == 0:
             raise wrong
         unpacked: bytes = _own.decompressor.decompress(
             data, max_output_size=size, allow_extra_data=False

@@ -77,8 +77,8 @@ def scratch(purpose: str, count: int, kind: DTypeLike) -> NDArray[Any]:
     if count > LARGEST:
         return np.empty(count, kind)
     name = f"{purpose} {np.dtype(kind).name}"
-    kept: NDArray[Any] | None = getattr(_own, name, None)
-    if kept is None or len(kept) < count:
-        kept = np.empty(count, kind)
-        setattr(_own, name, kept)
-    return kept[:count]
+    memory: NDArray[Any] | None = getattr(_own, name, None)
+    if memory is None or len(memory) < count:
+        memory = np.empty(count, kind)
+        setattr(_own, name, memory)
+    return memory[:count]

@@ -70,9 +70,9 @@ class Blueprint:
         if module is not None:
             return module
         # It holds tensors that no file stores, so only its builders know their values.
-        kept = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
-        if self.bytes > 4 * kept + SPARE_BYTES:
-            raise RecipeError(f"the recipe builds {self.bytes} bytes to keep {kept}")
+        stored = sum(t.numel() * t.element_size() for t in self.module.state_dict().values())
+        if self.bytes > 4 * stored + SPARE_BYTES:
+            raise RecipeError(f"the recipe builds {self.bytes} bytes to keep {stored}")
         try:
             with torch.random.fork_rng():
                 return rebuild(self.recipe)

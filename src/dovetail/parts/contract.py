@@ -60,27 +60,27 @@ class Port:
         >>> Port((16, 4, 4)).obstacles(Port((32, 4, 4)))
         ['shape 16×4×4 -> 32×4×4']
         """
-        found = []
+        reasons = []
         if self.shape is not None and other.shape is not None:
             agree = len(self.shape) == len(other.shape) and all(
                 a is None or b is None or a == b
                 for a, b in zip(self.shape, other.shape, strict=True)
             )
             if not agree:
-                found.append(f"shape {shown_shape(self.shape)} -> {shown_shape(other.shape)}")
+                reasons.append(f"shape {shown_shape(self.shape)} -> {shown_shape(other.shape)}")
         if self.dtype != other.dtype:
-            found.append(f"dtype {self.dtype} -> {other.dtype}")
-        return found
+            reasons.append(f"dtype {self.dtype} -> {other.dtype}")
+        return reasons
 
     def mismatches(self, other: Port) -> list[str]:
         """Say why this tensor should not feed ``other``; an empty list means it fits."""
-        found = self.obstacles(other)
+        reasons = self.obstacles(other)
         if self.space is not None and self.space == other.space:
-            return found  # trained to agree, whatever nonlinearity each came through
+            return reasons  # trained to agree, whatever nonlinearity each came through
         if self.activation != other.activation:
-            found.append(f"activation {self.activation!r} -> {other.activation!r}")
-        found.append(f"space {_named(self.space)} -> {_named(other.space)}")
-        return found
+            reasons.append(f"activation {self.activation!r} -> {other.activation!r}")
+        reasons.append(f"space {_named(self.space)} -> {_named(other.space)}")
+        return reasons
 
 
 @dataclass(frozen=True)

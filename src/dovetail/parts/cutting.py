@@ -51,7 +51,7 @@ def cut_points(model: Part | nn.Module, example: Tensor | None = None) -> list[C
     part = as_part(model)
     module, inputs = _shapes_only(part.module, _inputs(part, example))
     seen = {} if inputs is None else _seen_by_children(module, inputs)
-    found, refused = [], None
+    places, refused = [], None
     for name in points(module):
         try:
             front = split(module, name).front
@@ -64,10 +64,10 @@ def cut_points(model: Part | nn.Module, example: Tensor | None = None) -> list[C
             if len(ports) > 1:
                 continue
             shape = ports[0].shape
-        found.append(CutPoint(name, shape, trailing_activation(front)))
-    if refused and not found:
+        places.append(CutPoint(name, shape, trailing_activation(front)))
+    if refused and not places:
         raise refused
-    return found
+    return places
 
 
 def cut(

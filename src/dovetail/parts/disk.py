@@ -183,10 +183,10 @@ def _config(contract: Contract, recipe: Recipe, origin: Origin) -> bytes:
 
 def _restructured(module: nn.Module, rebuilt: nn.Module) -> list[str]:
     """What has the same tensors but is another network: an exchanged activation, say."""
-    found, wanted = structure_of(module), structure_of(rebuilt)
-    pairs = zip(found, wanted, strict=False)
+    mine, wanted = structure_of(module), structure_of(rebuilt)
+    pairs = zip(mine, wanted, strict=False)
     changed = [f"{a.strip()!r} instead of {b.strip()!r}" for a, b in pairs if a != b]
-    return changed or ([] if len(found) == len(wanted) else ["it has other layers"])
+    return changed or ([] if len(mine) == len(wanted) else ["it has other layers"])
 
 
 # A fixed input and what the part made of it, to see whether it still does -------------------------

@@ -103,8 +103,8 @@ class Familiar:
 
         Features that are not finite are infinitely unlike.
         """
-        found = (self.distances(features) / self.scale).amax(1)
-        return found.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        scores = (self.distances(features) / self.scale).amax(1)
+        return scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
     def likeness(self, scores: Tensor) -> Tensor:
         r"""Of inputs like those held out, the share that is at least as unlike, ``[n]``.
@@ -136,14 +136,14 @@ def read_familiar(path: Path, file: File, module: nn.Module) -> Familiar:
     """What :meth:`Familiar.to_bytes` wrote, for this module; all else is refused."""
     check_hash(path, file)
     with open_tensors(path, longest_header(_TENSORS)) as tensors:
-        found = described_slices(tensors)
-        if set(found) != set(_TENSORS):
-            odd = sorted(set(found) ^ set(_TENSORS))[0]
-            word = "not wanted" if odd in found else "missing"
+        slices = described_slices(tensors)
+        if set(slices) != set(_TENSORS):
+            odd = sorted(set(slices) ^ set(_TENSORS))[0]
+            word = "not wanted" if odd in slices else "missing"
             raise FormatError(f"{path}: tensor {shown(odd)} is {word}")
-        if wrong := [name for name, (dtype, _) in found.items() if dtype != "float32"]:
-            raise FormatError(f"{path}: tensor {wrong[0]!r} is {found[wrong[0]][0]}, not float32")
-        _check_shapes(path, {name: shape for name, (_, shape) in found.items()})
+        if wrong := [name for name, (dtype, _) in slices.items() if dtype != "float32"]:
+            raise FormatError(f"{path}: tensor {wrong[0]!r} is {slices[wrong[0]][0]}, not float32")
+        _check_shapes(path, {name: shape for name, (_, shape) in slices.items()})
         values = {name: tensors.get_tensor(name) for name in _TENSORS}
         text = (tensors.metadata() or {}).get(_ABOUT, "")
     about = from_plain(_About, parse_json(text.encode(), str(path)), str(path))

@@ -116,8 +116,8 @@ def copy_by_class(source: Part, target: Part) -> dict[str, Tensor]:
     Rows of the output layer go by the names of the classes; a class that only the target knows
     keeps its own row.  ``[classes, ...]`` tensors that differ otherwise are an error.
     """
-    given, state = source.module.state_dict(), target.module.state_dict()
-    if given.keys() != state.keys():
+    old, state = source.module.state_dict(), target.module.state_dict()
+    if old.keys() != state.keys():
         raise ContractError(
             f"{source.described!r} and {target.described!r} are not of one architecture"
         )
@@ -130,12 +130,12 @@ def copy_by_class(source: Part, target: Part) -> dict[str, Tensor]:
             before = {known: place for place, known in enumerate(olds)}
             for place, known in enumerate(news):
                 if known in before:
-                    mine[place] = given[name][before[known]].to(mine)
-        elif given[name].shape == own.shape:
-            mine.copy_(given[name])
+                    mine[place] = old[name][before[known]].to(mine)
+        elif old[name].shape == own.shape:
+            mine.copy_(old[name])
         else:
             raise ContractError(
-                f"{name!r} is {tuple(given[name].shape)} in {source.described!r} and "
+                f"{name!r} is {tuple(old[name].shape)} in {source.described!r} and "
                 f"{tuple(own.shape)} in {target.described!r}"
             )
         result[name] = mine
@@ -156,17 +156,17 @@ def _output_tensors(head: Part) -> set[str]:
 
 def output_layer(head: Part) -> str:
     """The last dense or convolutional layer, of those that give what the head gives."""
-    found = [
+    layers = [
         (name, child.weight.shape[0])
         for name, child in head.module.named_modules()
         if isinstance(child, nn.Linear | nn.Conv2d)
     ]
-    if not found:
+    if not layers:
         raise ContractError("this head has no dense or convolutional layer whose outputs to change")
     width = (head.contract.gives[0].shape or (None,))[0]
     # Layers need not be written down in the order in which they run.
-    fitting = [name for name, outputs in found if outputs == width]
-    last: str = fitting[-1] if fitting else found[-1][0]
+    fitting = [name for name, outputs in layers if outputs == width]
+    last: str = fitting[-1] if fitting else layers[-1][0]
     return last
 
 

@@ -76,8 +76,8 @@ def join(
         chain = _with_adapters(chain, seed)
     forced = [_refuse_misfits(before, after, force) for before, after in pairwise(chain)]
     chosen = settle_norms(norms, chain, data=data is not None)
-    kept: Literal["stored", "batch"] = "batch" if chosen.norms == "batch" else "stored"
-    module = chain_modules([part.module for part in chain], kept)
+    statistics: Literal["stored", "batch"] = "batch" if chosen.norms == "batch" else "stored"
+    module = chain_modules([part.module for part in chain], statistics)
     if chosen.norms == "recalibrated" and data is not None:
         module = recalibrate(module, data)
     changed = chosen.norms != "stored" and has_batch_norm(module)
@@ -90,7 +90,7 @@ def join(
         parents=tuple(part.digest for part in chain),
         settings={**chosen.settings, "force": force},
     )
-    return Part(module, contract, _recipe(chain, kept), origin)
+    return Part(module, contract, _recipe(chain, statistics), origin)
 
 
 def adapter(front: Part, head: Part, *, seed: int = 0) -> Part:
@@ -104,16 +104,16 @@ def adapter(front: Part, head: Part, *, seed: int = 0) -> Part:
     >>> adapter(a, b)
     Part(adapter 8->16: 8×4×4 -> 16×4×4, 144 weights)
     """
-    given, taken = front.contract.gives[0].shape, head.contract.takes[0].shape
-    if given is None or taken is None or len(given) != len(taken) or len(given) not in (1, 3):
+    comes, taken = front.contract.gives[0].shape, head.contract.takes[0].shape
+    if comes is None or taken is None or len(comes) != len(taken) or len(comes) not in (1, 3):
         raise ContractError(
             "an adapter maps channels of one known feature map or vector to another"
         )
-    if given[1:] != taken[1:] or given[0] is None or taken[0] is None:
+    if comes[1:] != taken[1:] or comes[0] is None or taken[0] is None:
         raise ContractError(
-            f"an adapter changes channels only, but the maps are {given[1:]} and {taken[1:]} wide"
+            f"an adapter changes channels only, but the maps are {comes[1:]} and {taken[1:]} wide"
         )
-    recipe = Adapter(given[0], taken[0], maps=len(given) == 3)
+    recipe = Adapter(comes[0], taken[0], maps=len(comes) == 3)
     with seeded(seed, "adapter"):
         module = rebuild(recipe)
     contract = Contract((front.contract.gives[0],), (Port(taken, front.contract.gives[0].dtype),))

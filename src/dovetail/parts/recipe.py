@@ -240,9 +240,9 @@ def _read(value: Any, where: str, depth: int) -> Recipe:
         raise RecipeError(f"{where}: expected an operator, found {type(value).__name__}")
     operator = next((key for key in _OPERATORS if key in value), None)
     if operator is None:
-        found = next(iter(value), "nothing")
+        word = next(iter(value), "nothing")
         raise RecipeError(
-            f"{where}: unknown operator {shown(found)}{nearest(str(found), _OPERATORS)}"
+            f"{where}: unknown operator {shown(word)}{nearest(str(word), _OPERATORS)}"
         )
     if operator == "build":
         return from_plain(Build, value, where)

@@ -98,12 +98,12 @@ def _forget_defaults(graph: fx.Graph, count: int) -> None:
 
 def _descendants(node: fx.Node) -> list[fx.Node]:
     reached = {node}
-    found = []
+    below = []
     for other in node.graph.nodes:
         if reached & set(other.all_input_nodes):
             reached.add(other)
-            found.append(other)
-    return found
+            below.append(other)
+    return below
 
 
 def _told(graph: fx.Graph) -> list[tuple[str, str, str]]:
@@ -178,11 +178,11 @@ def _of_graph(module: nn.Module, graph: fx.Graph) -> str | None:
         if node.op == "placeholder":
             return None
         if node.op == "call_module":
-            found = _of_module(module.get_submodule(str(node.target)))
+            name = _of_module(module.get_submodule(str(node.target)))
         else:
-            found = _of_function(node)
-        if found is not None:
-            return found
+            name = _of_function(node)
+        if name is not None:
+            return name
         node = node.args[0] if node.args else None
     return ""
 

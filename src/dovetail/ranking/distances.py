@@ -145,10 +145,10 @@ def _standardised_unit(rows: Tensor) -> Tensor:
     spread = rows.std(0, correction=0)
     flat = spread <= _FLAT * rows.abs().amax(0)
     columns = torch.where(flat, 0.0, (rows - rows.mean(0)) / torch.where(flat, 1.0, spread))
-    kept = columns[:, ~flat]
-    if kept.shape[1] == 0:
+    varying = columns[:, ~flat]
+    if varying.shape[1] == 0:
         return columns
-    centred = kept - kept.mean(1, keepdim=True)
+    centred = varying - varying.mean(1, keepdim=True)
     length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
-    none = length <= _FLAT * torch.linalg.vector_norm(kept, dim=1, keepdim=True)
+    none = length <= _FLAT * torch.linalg.vector_norm(varying, dim=1, keepdim=True)
     return torch.where(none, 0.0, centred / torch.where(none, 1.0, length))

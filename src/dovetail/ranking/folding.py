@@ -88,12 +88,14 @@ class _Raw:
         n, (total, third) = self.n, self.sums
         second, away = self.second.matrix(), total / n
         scatter = second.addmm(total[:, None], total[None, :], alpha=-1 / n)
-        found = HigherMoments.of(n, float(n), self.shift + away, scatter)
+        moments = HigherMoments.of(n, float(n), self.shift + away, scatter)
         # About the mean y = z - away, from sums of z about the shift.
         trace, far, turned = second.trace(), away.dot(away), second @ away
-        found.fourth = self.fourth - 4 * away.dot(third - turned) + far * (2 * trace - 3 * n * far)
-        found.third = third - 2 * turned - (trace - 2 * n * far) * away
-        return found
+        moments.fourth = (
+            self.fourth - 4 * away.dot(third - turned) + far * (2 * trace - 3 * n * far)
+        )
+        moments.third = third - 2 * turned - (trace - 2 * n * far) * away
+        return moments
 
 
 def _unit_moments(given: Rows, total: Tensor, second: Tensor) -> Moments:
@@ -289,8 +291,10 @@ class Groups:
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Some classes ``[g]`` of one size, and the places of their rows ``[g, size]``."""
         sizes, order = torch.sort(self.counts, stable=True)
-        found, many = torch.unique_consecutive(sizes, return_counts=True)
-        for size, alike in zip(found.tolist(), torch.split(order, many.tolist()), strict=True):
+        sizes_there, many = torch.unique_consecutive(sizes, return_counts=True)
+        for size, alike in zip(
+            sizes_there.tolist(), torch.split(order, many.tolist()), strict=True
+        ):
             within = torch.arange(size)
             most = max(CHUNK // (max(size, self.width) * self.width), 1)
             for which in torch.split(alike, most):

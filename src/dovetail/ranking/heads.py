@@ -77,11 +77,11 @@ def fit_head(
     rows = as_rows(features)
     kind, columns, _ = coded(targets, kind)
     refuse_other_count(rows, columns)
-    found = fit(rows, columns, penalty)
+    solved = fit(rows, columns, penalty)
     # Labels are zeros and ones, so that half-way is where a label begins to be said.
-    intercept = found.intercept - 0.5 if kind == "multilabel" else found.intercept
+    intercept = solved.intercept - 0.5 if kind == "multilabel" else solved.intercept
     ids = tuple(sorted(set(_names(targets)))) if kind == "classes" else ()
-    return Head(found.weights, intercept, found.penalty, kind, ids)
+    return Head(solved.weights, intercept, solved.penalty, kind, ids)
 
 
 def ridge_loo(features: Any, targets: Any, *, penalty: Penalty = "auto") -> float:
@@ -137,25 +137,25 @@ def coded(targets: Any, kind: HeadKind | None = None) -> tuple[HeadKind, Tensor,
     >>> coded([[0, 1], [1, 1]])[0], coded([0.5, 1.5])[0]
     ('multilabel', 'regression')
     """
-    given = as_targets(targets)
+    labels = as_targets(targets)
     if kind is None:
-        kind = "classes" if not given.is_floating_point() else _kind(targets, given)
+        kind = "classes" if not labels.is_floating_point() else _kind(targets, labels)
     if kind != "classes":
-        columns = given.double().reshape(len(given), -1)
+        columns = labels.double().reshape(len(labels), -1)
         if kind == "multilabel" and not bool(((columns == 0) | (columns == 1)).all()):
             raise TaskError("several labels are a matrix of zeros and ones")
         return kind, columns, None
-    if given.is_floating_point():
+    if labels.is_floating_point():
         raise TaskError("classes are one integer a row; several labels or numbers are another kind")
-    count = int(given.max()) + 1
+    count = int(labels.max()) + 1
     if count < 2:
         raise TaskError("all labels are of one class; a head needs two")
-    if len(given) * count > _MOST_CELLS:
+    if len(labels) * count > _MOST_CELLS:
         raise TaskError(
-            f"a ridge head would predict {count} classes for {len(given)} rows, which is too much "
+            f"a ridge head would predict {count} classes for {len(labels)} rows, which is too much "
             "to hold; use logme or centred-al, or pass fewer rows or classes"
         )
-    return kind, F.one_hot(given, count).double(), given
+    return kind, F.one_hot(labels, count).double(), labels
 
 
 def _kind(targets: Any, given: Tensor) -> HeadKind:

@@ -133,8 +133,8 @@ def mean_evidence(second: Tensor, products: Tensor, total: Tensor, n: int) -> fl
     if not told.any():
         raise TaskError("the targets are all zero; 'logme' is undefined")
     values, vectors = torch.linalg.eigh(second)
-    kept = values > CUT * values[-1].clamp(min=0)
-    values, vectors = values[kept], vectors[:, kept]
+    large = values > CUT * values[-1].clamp(min=0)
+    values, vectors = values[large], vectors[:, large]
     squares = (products[told] @ vectors).square() / values
     return float(log_evidence(values, squares, total[told], n, full=len(values) >= n).mean())
 
@@ -179,7 +179,7 @@ class _Profile:
 
     def _refine(self, theta: Tensor, below: Tensor, above: Tensor) -> Tensor:
         """The maximum near ``theta``, between two neighbours; all ``[m]``."""
-        found, todo, part = theta.clone(), torch.arange(len(theta)), self
+        best, todo, part = theta.clone(), torch.arange(len(theta)), self
         for _ in range(_STEPS):
             slope, bend = part._slope(theta)
             below = torch.where(slope > 0, theta, below)
@@ -188,13 +188,13 @@ class _Profile:
             inside = (bend < 0) & (newton >= below) & (newton <= above)
             new = torch.where(inside, newton, (below + above) / 2)
             moving = (new - theta).abs() > _NEAR
-            theta = found[todo] = new
+            theta = best[todo] = new
             if not moving.any():
                 break
             if not moving.all():
                 theta, below, above = theta[moving], below[moving], above[moving]
                 todo, part = todo[moving], part._only(moving)
-        return self._at(found)
+        return self._at(best)
 
     def _slope(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """First and second derivative, both times 2."""

@@ -128,7 +128,7 @@ def rank(
     stick = yardstick(
         small, by, groups=groups, permutations=permutations, confidence=confidence, seed=seed
     )
-    found: list[_Found] = []
+    measured: list[_Found] = []
     left_out: list[LeftOut] = []
     points: dict[str, list[str]] = {}
     trained_here: list[str] = []
@@ -139,13 +139,13 @@ def rank(
                 points[name] = list(chosen.at or ())
                 if chosen.part.origin.task_fingerprint == task.fingerprint:
                     trained_here.append(name)
-                found += _at_points(chosen, small, stick, pooling, batch_size, cache)
+                measured += _at_points(chosen, small, stick, pooling, batch_size, cache)
             except DovetailError as error:
                 left_out.append(LeftOut(name, str(error)))
             tick(name)
     notes = []
-    if len({one.kernel for one in found if one.kernel is not None}) > 1:
-        found = [one.in_common or one for one in found]
+    if len({one.kernel for one in measured if one.kernel is not None}) > 1:
+        measured = [one.in_common or one for one in measured]
         notes.append(
             "Some kernels have both signs and some have not: all were held against zeros and ones, "
             f"so that their {stick.name} compares."
@@ -158,7 +158,7 @@ def rank(
     return ranking_of(
         task,
         stick,
-        best_first([(one.ranked, one.measured) for one in found], stick) if found else (),
+        best_first([(one.ranked, one.measured) for one in measured], stick) if measured else (),
         left_out=left_out,
         notes=notes,
         trained_here=trained_here,
@@ -264,7 +264,7 @@ def _at_points(
         activation = front.contract.gives[0].activation
         spans = kernel_range(activation) if stick.name in RANGED else None
         both = {activation} if spans is None or spans.beta == 0 else {activation, "relu"}
-        found = {
+        by_range = {
             each: _Found(
                 placed(
                     chosen.name,
@@ -281,8 +281,8 @@ def _at_points(
             )
             for each in sorted(both)
         }
-        common = found["relu"] if len(both) > 1 else None
-        yield replace(found[activation], kernel=spans, in_common=common)
+        common = by_range["relu"] if len(both) > 1 else None
+        yield replace(by_range[activation], kernel=spans, in_common=common)
 
 
 def _source_probabilities(part: Part, task: Task, batch_size: int) -> Tensor:

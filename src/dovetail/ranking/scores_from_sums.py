@@ -254,9 +254,9 @@ class ScoresFromSums:
             half = torch.linalg.solve_triangular(factor, apart.T, upper=False)
             return float(half.square().sum())
         values, vectors = torch.linalg.eigh(matrix)  # ten times the work, but sees the rank
-        kept = values > CUT * values[-1].clamp(min=0)
-        along = (apart @ vectors[:, kept]).square().sum(0)
-        return float((along / values[kept]).sum())
+        large = values > CUT * values[-1].clamp(min=0)
+        along = (apart @ vectors[:, large]).square().sum(0)
+        return float((along / values[large]).sum())
 
 
 def centred_alignment(sums: Sums, *, unit: bool) -> float:

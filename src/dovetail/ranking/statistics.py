@@ -254,9 +254,9 @@ class PairStatistics:
             raise TaskError(f"{other} does not fit {self}: other features, or other targets")
 
     def _refuse_other_kind(self, width: int, values: Tensor) -> None:
-        given = (width, values.shape[1] if values.ndim == 2 else None)
-        if self.n and given != self._kind():
-            what = "integer labels" if given[1] is None else f"{given[1]} numbers a row"
+        shape = (width, values.shape[1] if values.ndim == 2 else None)
+        if self.n and shape != self._kind():
+            what = "integer labels" if shape[1] is None else f"{shape[1]} numbers a row"
             raise TaskError(f"{width} features with {what} cannot be added to {self}")
 
 

@@ -57,12 +57,12 @@ def without_repeats(taken: dict[str | None, Tensor]) -> dict[str | None, Tensor]
     >>> list(without_repeats({"conv": torch.ones(2, 3), "pool": torch.ones(2, 3)}))
     ['conv']
     """
-    kept: dict[str | None, Tensor] = {}
+    first: dict[str | None, Tensor] = {}
     before: Tensor | None = None
     for at, rows in taken.items():
         if before is None or rows.shape != before.shape or not torch.equal(rows, before):
-            kept[at] = before = rows
-    return kept
+            first[at] = before = rows
+    return first
 
 
 def share_of(task: Task) -> Task:

@@ -127,14 +127,14 @@ class TaskMap(
         if at is None:
             raise SettingsError(f"{task!r} is no {role} of this map{nearest(task, names)}")
         others = self.targets if role == "source" else self.sources
-        found: dict[str, _Pair] = {}
+        nearest_pairs: dict[str, _Pair] = {}
         for i, other in enumerate(others):
             row, column = (at, i) if role == "source" else (i, at)
             estimate = self.estimated[row][column]
             truth = self.true[row][column] if self.true else None
             if (own or other != task) and (estimate, truth) != (None, None):
-                found[other] = (estimate, truth)
-        return found
+                nearest_pairs[other] = (estimate, truth)
+        return nearest_pairs
 
     def agreement(self, task: str, role: Role = "target", *, own: bool = False) -> Agreement:
         """How well the estimate's order of the others is the true one.
@@ -170,9 +170,9 @@ class TaskMap(
             f"Transfer from {len(self.sources)} sources to {len(self.targets)} targets, "
             f"estimated by {self.by}."
         ]
-        found = [self.agreement(task) for task in self.targets] if self.true else []
-        orders = [a.spearman for a in found if a.spearman is not None]
-        regrets = [a.regret for a in found if a.regret is not None]
+        agreements = [self.agreement(task) for task in self.targets] if self.true else []
+        orders = [a.spearman for a in agreements if a.spearman is not None]
+        regrets = [a.regret for a in agreements if a.regret is not None]
         if orders:
             words.append(
                 "Its order of the sources is the true one with a rank correlation of "
@@ -184,8 +184,8 @@ class TaskMap(
     def _agreements(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
         for task in self.tasks:
-            found = {role: self.agreement(task, role) for role in self.roles(task)}
-            source, target = (found.get(role, _UNKNOWN) for role in ("source", "target"))
+            by_role = {role: self.agreement(task, role) for role in self.roles(task)}
+            source, target = (by_role.get(role, _UNKNOWN) for role in ("source", "target"))
             as_target = (target.spearman, target.weighted_kendall, target.regret)
             rows.append((task, *as_target, source.spearman, source.weighted_kendall))
         told = ("as target: Spearman", "weighted τ", "regret")
@@ -268,7 +268,7 @@ def task_map(
             for target in row:
                 _known(target, targets, "target")
         truth = _cells(true, sources, targets, measure)
-    found = TaskMap(
+    record = TaskMap(
         sources=sources,
         targets=targets,
         estimated=_cells(estimated, sources, targets, by),
@@ -277,10 +277,10 @@ def task_map(
         by=by,
         measure=measure,
     )
-    for name in found.focus:
-        if name not in found.tasks:
-            raise SettingsError(f"{name!r} is no task of this map{nearest(name, found.tasks)}")
-    return found
+    for name in record.focus:
+        if name not in record.tasks:
+            raise SettingsError(f"{name!r} is no task of this map{nearest(name, record.tasks)}")
+    return record
 
 
 def _known(name: str, names: Sequence[str], role: Role) -> None:

@@ -247,11 +247,11 @@ def _extractors(
     return networks
 
 
-def _one_head(course: Course, given: Part | None, networks: Sequence[Network], task: Task) -> Part:
+def _one_head(course: Course, shared: Part | None, networks: Sequence[Network], task: Task) -> Part:
     """The head that all share: it takes what every extractor gives and knows the classes."""
     head = networks[0].head
-    if given is not None:
-        head = course.copied(given)
+    if shared is not None:
+        head = course.copied(shared)
         head.module.requires_grad_(True)
     ports = [network.front.contract.gives[0] for network in networks]
     shapes = [port.shape or () for port in ports]

@@ -95,8 +95,8 @@ def explain_fit(
         reference = as_part(reference)
         refuse_other_space(reference, head)
         called |= _called(store, {"reference": reference})
-    elif store is not None and (found := reference_on(store, front, head, task)) is not None:
-        called["reference"], reference = found[0].ref, found[1]
+    elif store is not None and (shelved := reference_on(store, front, head, task)) is not None:
+        called["reference"], reference = shelved[0].ref, shelved[1]
     called |= names or {}
     question = Question(
         front, head, task, reference, store, split, measure, epochs, limit, seed, called
@@ -139,14 +139,14 @@ def reference_on(
     It must take the task's inputs as they come.  What is itself a front joined to a stitch is the
     last choice: it only imitates the space.
     """
-    found = [
+    fronts = [
         entry
         for entry in store.find(fits=head)
         if not entry.contract.mismatches(head.contract)
         and all(port.space is None for port in entry.contract.takes)
         and entry.digest != front.digest
     ]
-    for entry in sorted(found, key=lambda each: each.origin.how == "join"):
+    for entry in sorted(fronts, key=lambda each: each.origin.how == "join"):
         try:
             part = entry.load()
             if task is not None:
@@ -172,8 +172,8 @@ def _called(store: Shelf | None, parts: Mapping[str, Part]) -> dict[str, str]:
     if store is None:
         return {}
     known = {(entry.digest, entry.contract): entry.ref for entry in store.entries()}
-    found = {role: known.get((part.digest, part.contract)) for role, part in parts.items()}
-    return {role: ref for role, ref in found.items() if ref is not None}
+    entries = {role: known.get((part.digest, part.contract)) for role, part in parts.items()}
+    return {role: ref for role, ref in entries.items() if ref is not None}
 
 
 def _described(part: Part) -> str:

@@ -276,10 +276,10 @@ def _compared(module: nn.Module, run: Run, batches: tuple[Tensor, ...]) -> tuple
     """The largest difference of outputs, and the largest output."""
     differences, sizes = [], [0.0]
     for x in batches:
-        expected, found = module(x), run(x)
-        if found.shape != expected.shape:
+        expected, exported = module(x), run(x)
+        if exported.shape != expected.shape:
             return float("inf"), float(expected.abs().max())
-        differences.append(float((found - expected).abs().max()))
+        differences.append(float((exported - expected).abs().max()))
         sizes.append(float(expected.abs().max()))
     return max(differences), max(sizes)
 

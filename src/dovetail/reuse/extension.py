@@ -300,11 +300,11 @@ def _behind(front: Part, head: Part, course: Course) -> Member:
         if len(rows):
             inputs.append(_features(front, task, rows, course.seed))
             targets.append(task.targets[rows])
-    kept = task.derived(
+    same = task.derived(
         task.name, inputs=torch.cat(inputs), targets=torch.cat(targets), indices=indices
     )
     port = front.contract.gives
-    return Member("reference", Part(nn.Identity(), Contract(port, port)), head, kept)
+    return Member("reference", Part(nn.Identity(), Contract(port, port)), head, same)
 
 
 def _features(front: Part, task: Task, rows: Tensor, seed: int) -> Tensor:

@@ -181,7 +181,7 @@ def shares_of(
     right, targets = answers(front, head, task, norms, split=split, seed=seed)
     older = torch.tensor([name in old for name in task.classes])[targets]
 
-    def share(kept: Tensor) -> float | None:
-        return float(right[kept].double().mean()) if kept.any() else None
+    def share(among: Tensor) -> float | None:
+        return float(right[among].double().mean()) if among.any() else None
 
     return Shares(float(right.double().mean()), share(older), share(~older))

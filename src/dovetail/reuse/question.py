@@ -174,17 +174,17 @@ def learnable(head: Part, task: Task, limit: int | None = None, *, seed: int = 0
     10
     """
     shared = common_classes(head, task) if task.kind == "classes" else task.classes
-    kept = task if shared == task.classes else only_classes(task, shared)
-    rows = kept.indices("train")
+    known = task if shared == task.classes else only_classes(task, shared)
+    rows = known.indices("train")
     if limit is None or len(rows) <= limit:
-        return kept
+        return known
     drawn = torch.randperm(len(rows), generator=generator(seed, "learnable"))[:limit]
     indices: dict[Split, torch.Tensor] = {
         "train": rows[drawn].sort().values,
-        "validation": kept.indices("validation"),
-        "test": kept.indices("test"),
+        "validation": known.indices("validation"),
+        "test": known.indices("test"),
     }
-    return kept.derived(kept.name, indices=indices)
+    return known.derived(known.name, indices=indices)
 
 
 def in_one_line(error: Exception) -> str:

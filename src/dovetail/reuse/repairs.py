@@ -79,9 +79,9 @@ def _judged(
     policies: tuple[Statistics, ...] = NORMS,
 ) -> Repair:
     """The repair with the accuracy of the front and ``tail``, under the best policy of norms."""
-    found = question.accuracies(question.front, tail, policies)
-    norms = best_norms(found)
-    return replace(repair, kind="measured", accuracy=found[norms], seconds=seconds, norms=norms)
+    reached = question.accuracies(question.front, tail, policies)
+    norms = best_norms(reached)
+    return replace(repair, kind="measured", accuracy=reached[norms], seconds=seconds, norms=norms)
 
 
 def _why_not(attempt: Callable[[], object]) -> str | None:
@@ -232,13 +232,13 @@ def solved_stitch(question: Question) -> Attempt:
         made, seconds = _timed(
             lambda: solve_stitch(front, reference, task, limit=question.limit, seed=question.seed)
         )
-        found = _judged(question, repair, join(made, head, norms="stored"), seconds)
+        judged = _judged(question, repair, join(made, head, norms="stored"), seconds)
         explained, images = made.origin.measured["held-out r2"], made.origin.settings["images"]
         return replace(
-            found,
+            judged,
             known_by=f"It explains {explained:.1%} of the variance on the images that it was not "
             f"fitted to, one in five of {images}; no label was read.",
-            command=f"{repair.command} --norms {found.norms}",
+            command=f"{repair.command} --norms {judged.norms}",
         )
 
     return Attempt(repair, measured)
@@ -364,9 +364,9 @@ def retraining(question: Question, trained: Repair) -> Attempt:
     )
 
     def measured(task: Task) -> Repair:
-        kept = learnable(head, task)
+        learnt = learnable(head, task)
         price = price_of_training(
-            lambda some: replace_front(front, head, some, epochs=2, show=False), kept, epochs
+            lambda some: replace_front(front, head, some, epochs=2, show=False), learnt, epochs
         )
         said = f"Seconds expected: {price.guessed_by}; the accuracy "
         known = trained.accuracy if trained.applies else None

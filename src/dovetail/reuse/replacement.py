@@ -157,21 +157,21 @@ def replace_front(
     >>> fit.record.accuracy["stored"] > 0.9
     True
     """
-    question, given = pretext_named(pretext), dict(auxiliaries or {})
-    _refuse_strangers(head, given, task, weights)
+    question, held = pretext_named(pretext), dict(auxiliaries or {})
+    _refuse_strangers(head, held, task, weights)
     course = Course("replacement", task, options, augment=augment, seed=seed)
     start = as_part(model)
     chosen = settle_norms(norms, (start, head), trains_for="stored")
     front = _front_of(course.twin(start, task, preprocess), start, task, at, head)
     front, frozen = _fitted(front, course.copied(head), seed)
     others = [
-        _auxiliary(course, name, given[name], question, weights, front) for name in sorted(given)
+        _auxiliary(course, name, held[name], question, weights, front) for name in sorted(held)
     ]
     course.settings |= {
         "at": None if at is None else str(at),
         **chosen.settings,
-        "pretext": question.described() if "rp" in given else None,
-        "auxiliaries": {name: part.digest for name, part in sorted(given.items())},
+        "pretext": question.described() if "rp" in held else None,
+        "auxiliaries": {name: part.digest for name, part in sorted(held.items())},
         "weights": {other.name: other.weight for other in others},
         "start_digest": start.digest,
         "head_digest": head.digest,
@@ -201,13 +201,13 @@ def replace_front(
         settings=course.settings,
     )
     measured = {"validation accuracy": record.accuracy[chosen.norms]} if policies else {}
-    front = front.changed(origin=course.origin((start, head, *given.values()), measured))
+    front = front.changed(origin=course.origin((start, head, *held.values()), measured))
     whole = joined(front, frozen, task, chosen.norms, seed=seed)
     return Fit((front, frozen), record, of_task(whole, task))
 
 
 def _refuse_strangers(
-    head: Part, given: Mapping[str, Part], task: Task, weights: Mapping[str, float] | None
+    head: Part, held: Mapping[str, Part], task: Task, weights: Mapping[str, float] | None
 ) -> None:
     """Refuse, before anything is trained, heads that do not know the task or one another."""
     refuse_unknown_classes(head, task)
@@ -219,7 +219,7 @@ def _refuse_strangers(
             "where one crosses, at a point that dt.cut_points lists"
         )
     space = head.contract.takes[0].space
-    for name, part in given.items():
+    for name, part in held.items():
         if name not in AUXILIARIES:
             raise SettingsError(f"unknown auxiliary head {name!r}{nearest(name, AUXILIARIES)}")
         theirs = {port.space for port in part.contract.takes}
@@ -229,7 +229,7 @@ def _refuse_strangers(
                 f"production {space}; give auxiliaries of the training that made the head"
             )
     for name, value in (weights or {}).items():
-        if name not in given:
+        if name not in held:
             raise SettingsError(
                 f"{argument('weights', ...)} has {name!r}, which {argument('auxiliaries', ...)} "
                 "does not have"
@@ -248,8 +248,8 @@ def _front_of(copied: Part, start: Part, task: Task, at: str | CutPoint | None, 
     else:
         front, _ = cut(copied, output_point(copied.module) if at is None else at)
         seen = outputs_of(front, sample)
-    given = replace(ports_of(seen)[0], activation=front.contract.gives[0].activation)
-    return front.changed(contract=replace(front.contract, gives=(given,), kind="classes"))
+    port = replace(ports_of(seen)[0], activation=front.contract.gives[0].activation)
+    return front.changed(contract=replace(front.contract, gives=(port,), kind="classes"))
 
 
 def _fitted(front: Part, head: Part, seed: int) -> tuple[Part, Part]:

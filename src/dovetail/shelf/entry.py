@@ -128,8 +128,8 @@ def with_tags(note: Note, tags: tuple[str, ...]) -> Note:
 
 def _last(home: Path) -> int:
     """The highest number ever used: by a folder, or by the note of one that is gone."""
-    found = (version_of(path.name.removesuffix(SUFFIX)) for path in home.iterdir())
-    return max((number for number in found if number), default=0)
+    versions = (version_of(path.name.removesuffix(SUFFIX)) for path in home.iterdir())
+    return max((number for number in versions if number), default=0)
 
 
 def checked_text(thing: object) -> str:

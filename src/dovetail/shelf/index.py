@@ -77,7 +77,7 @@ class Index:
 
         With ``after`` only versions of a higher number are looked at.
         """
-        found: dict[str, tuple[Stamp, Entry]] = {}
+        entries: dict[str, tuple[Stamp, Entry]] = {}
         places = [slot for slot in slots(self.folder, name) if slot.version > after]
         stored = _Stored() if name is not None and len(places) <= FEW else None
         fresh = False
@@ -92,9 +92,9 @@ class Index:
                     known = (stamp, entry or read_entry(*slot))
                     if known[1].problem is not None and is_gone(slot.folder):
                         continue  # taken away since we looked, not damaged
-                found[key] = known
+                entries[key] = known
         # Damage is never remembered: it may be mended by files that bear no stamp.
-        whole = {key: known for key, known in found.items() if known[1].problem is None}
+        whole = {key: known for key, known in entries.items() if known[1].problem is None}
         if name is None:
             gone = self._memory.keys() - whole.keys()
             self._memory = whole
@@ -102,7 +102,7 @@ class Index:
                 self._write()
         else:
             self._memory.update(whole)
-        return [entry for _, entry in found.values()]
+        return [entry for _, entry in entries.values()]
 
     def _stored(self) -> _Stored:
         """What the index file holds; nothing when it is missing, damaged or of another format."""

@@ -103,7 +103,7 @@ def trace(entry: Entry, entries: Iterable[Entry]) -> Lineage:
 def _ancestors(
     digests: Iterable[str], by_digest: dict[str, list[Entry]], seen: set[str]
 ) -> tuple[Ancestor, ...]:
-    found = []
+    ancestors = []
     for digest in dict.fromkeys(digests):
         holders = by_digest.get(digest, [])
         refs = tuple(holder.ref for holder in holders)
@@ -112,8 +112,8 @@ def _ancestors(
         repeated = digest in seen
         seen.add(digest)
         parents = () if repeated else _ancestors(grand, by_digest, seen)
-        found.append(Ancestor(digest, refs, how, parents, repeated and bool(grand)))
-    return tuple(found)
+        ancestors.append(Ancestor(digest, refs, how, parents, repeated and bool(grand)))
+    return tuple(ancestors)
 
 
 def _branches(parents: tuple[Ancestor, ...], indent: str) -> Iterator[str]:
@@ -290,9 +290,11 @@ def accuracy_of(measured: dict[str, float]) -> float | None:
     >>> accuracy_of({"loss": 0.1, "validation accuracy": 0.97, "test accuracy": 0.96})
     0.96
     """
-    found = {name.lower(): value for name, value in measured.items() if "accuracy" in name.lower()}
+    accuracies = {
+        name.lower(): value for name, value in measured.items() if "accuracy" in name.lower()
+    }
     for split in ("test", "validation", ""):
-        for name, value in found.items():
+        for name, value in accuracies.items():
             if name.startswith(split):
                 return value
     return None

@@ -131,8 +131,8 @@ class Shelf:
     def entry(self, ref: str | Entry) -> Entry:
         """What the shelf says of a part, without loading it."""
         wanted = read_reference(ref.ref if isinstance(ref, Entry) else ref)
-        found = {entry.version: entry for entry in self._index.entries(wanted.name)}
-        return found[choose(wanted, found, self.folder)]
+        versions = {entry.version: entry for entry in self._index.entries(wanted.name)}
+        return versions[choose(wanted, versions, self.folder)]
 
     def entries(self) -> list[Entry]:
         """All versions of all parts, by name and version, damaged ones included."""
@@ -181,8 +181,8 @@ class Shelf:
             fits if fits is None or isinstance(fits, Contract) else self._known(fits).contract
         )
         query = Query(pattern, contract, space, classes, task, gives, takes, tag)
-        found = [entry for entry in self.entries() if query.wants(entry)]
-        return found if fits is None else ranked(found, self._measured_with(fits))
+        entries = [entry for entry in self.entries() if query.wants(entry)]
+        return entries if fits is None else ranked(entries, self._measured_with(fits))
 
     def keep_fit(self, fit: MeasuredFit) -> Path:
         """Keep what was measured of parts that were joined; measured again, it is replaced.
@@ -244,10 +244,10 @@ class Shelf:
         Damaged parts are listed too, unless more than a name is asked for, which none can answer.
         """
         asked = {name: value for name, value in wanted.items() if value is not None}
-        found = self.find(pattern, **asked) if asked else filter(Query(pattern).names, self)
+        entries = self.find(pattern, **asked) if asked else filter(Query(pattern).names, self)
         joined = self._measured_with(asked["fits"]) if "fits" in asked else {}
         complete = pattern is None and not asked
-        return list_of(str(self.folder), found, complete=complete, joined=joined)
+        return list_of(str(self.folder), entries, complete=complete, joined=joined)
 
     def show(self, ref: str | Entry) -> PartCard:
         """All the shelf knows of one part: contract, recipe, origin, lineage."""

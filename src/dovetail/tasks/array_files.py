@@ -164,14 +164,14 @@ def find_idx(folder: str | Path) -> dict[str, Path]:
     >>> find_idx("no such folder")
     {}
     """
-    found = {}
+    files = {}
     for what, name in IDX_FILES.items():
         spellings = (name, name.replace("-idx", ".idx"))
         candidates = [Path(folder) / f"{name}{end}" for name in spellings for end in ("", ".gz")]
         present = [file for file in candidates if file.is_file()]
         if present:
-            found[what] = present[0]
-    return found
+            files[what] = present[0]
+    return files
 
 
 def read_idx_folder(

@@ -184,8 +184,8 @@ def base_of(name: str) -> str | None:
     >>> base_of("digits[0,1]~rot90"), base_of("~/images.npz~grey"), base_of("digits")
     ('digits', '~/images.npz', None)
     """
-    found = _LAST.fullmatch(name)
-    return None if found is None else found[1]
+    change = _LAST.fullmatch(name)
+    return None if change is None else change[1]
 
 
 def changes_of(name: str) -> list[Change]:
@@ -198,8 +198,8 @@ def changes_of(name: str) -> list[Change]:
     ...
     dovetail.core.errors.TaskError: 'digits~invertd': unknown change '~invertd'; did you mean...
     """
-    found = _LAST.fullmatch(name)
-    steps = [] if found is None else _EACH.finditer(found[2])
+    change = _LAST.fullmatch(name)
+    steps = [] if change is None else _EACH.finditer(change[2])
     return [_chosen(step[2]) if step[1] is None else _change(step[1], name) for step in steps]
 
 

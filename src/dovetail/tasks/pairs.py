@@ -71,9 +71,9 @@ class Pairs:
         >>> p.within(torch.tensor([1, 3])).second
         tensor([1])
         """
-        kept = self.among(rows)
-        first, second = (torch.searchsorted(rows, end) for end in (kept.first, kept.second))
-        return Pairs(first, second, kept.same)
+        pairs = self.among(rows)
+        first, second = (torch.searchsorted(rows, end) for end in (pairs.first, pairs.second))
+        return Pairs(first, second, pairs.same)
 
 
 def draw_pairs(labels: Tensor, count: int, seed: int) -> Pairs:

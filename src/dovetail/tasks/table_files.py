@@ -207,14 +207,14 @@ def _all_numbers(cells: tuple[str, ...]) -> npt.NDArray[np.float64] | None:
 
 
 def _numbers(values: list[str]) -> list[float] | None:
-    found = []
+    numbers = []
     for value in values:
         try:
             number = _TRUTHS.get(value.lower())
-            found.append(float(value) if number is None else number)
+            numbers.append(float(value) if number is None else number)
         except ValueError:
             return None
-    return found
+    return numbers
 
 
 _WAY_OUT = "write it without compression and dictionaries, or as CSV"

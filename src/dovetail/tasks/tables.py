@@ -333,17 +333,17 @@ def _numbers(table: Table, column: Column) -> npt.NDArray[np.float64]:
 def _texts(table: Table, column: Column, values: set[str]) -> npt.NDArray[np.object_]:
     _refuse_useless(table, column)
     if column.numbers is not None:
-        found = [f"{number:.0f}" if column.whole else str(number) for number in column.numbers]
+        texts = [f"{number:.0f}" if column.whole else str(number) for number in column.numbers]
     else:
         assert column.texts is not None
-        found = [str(text) for text in column.texts]
-    for row, text in enumerate(found):
+        texts = [str(text) for text in column.texts]
+    for row, text in enumerate(texts):
         if text not in values:
             raise TaskError(
                 f"{table.path}, {table.place(row)}: column {column.name!r} has {text!r}, which the "
                 f"part never saw{nearest(text, sorted(values))}"
             )
-    return np.array(found, object)
+    return np.array(texts, object)
 
 
 def _refuse_useless(table: Table, column: Column) -> None:

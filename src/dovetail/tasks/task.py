@@ -208,11 +208,11 @@ class Task:
         """
         index = self.indices(split)
         if self.given_pairs is not None:
-            found = self.given_pairs.among(index)
-            if count is None or count >= len(found):
-                return found
-            chosen = torch.randperm(len(found), generator=generator(seed, "pairs"))[:count]
-            return found.take(chosen.sort().values)
+            pairs = self.given_pairs.among(index)
+            if count is None or count >= len(pairs):
+                return pairs
+            chosen = torch.randperm(len(pairs), generator=generator(seed, "pairs"))[:count]
+            return pairs.take(chosen.sort().values)
         if self.kind != "classes":
             raise TaskError(f"{self.name!r} is of kind {self.kind!r}, which has no pairs")
         drawn = draw_pairs(self.targets[index], len(index) if count is None else count, seed)

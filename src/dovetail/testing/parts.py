@@ -130,10 +130,10 @@ def _keeps_its_contract(it: _Subject) -> None:
         f"{it.name!r} returns something other than tensors",
         "Return a tensor or a tuple of tensors; parts are joined by what crosses.",
     )
-    said, found = it.part.contract.gives, ports_of(outputs)
-    wrong = [why for a, b in zip(said, found, strict=False) for why in a.obstacles(b)]
+    said, ports = it.part.contract.gives, ports_of(outputs)
+    wrong = [why for a, b in zip(said, ports, strict=False) for why in a.obstacles(b)]
     require(
-        len(said) == len(found) and not wrong,
+        len(said) == len(ports) and not wrong,
         f"{it.name!r} does not give what its contract says: {', '.join(wrong) or 'other tensors'}",
         "Let dt.adopt or dt.build find the contract, instead of writing it by hand.",
     )
@@ -227,10 +227,10 @@ def _treats_rows_alone(it: _Subject) -> None:
 def _can_be_cut(it: _Subject) -> None:
     whole, keys = it.run(), set(it.part.module.state_dict())
     try:
-        found = cut_points(it.part)
+        points = cut_points(it.part)
     except CutError:
         return  # a network that cannot be opened says so; it is whole or nothing
-    for point in found:
+    for point in points:
         front, back = attempt(
             lambda point=point: cut(it.part, at=point),  # type: ignore[misc]
             f"{it.name!r} cannot be cut at its own point {point}",

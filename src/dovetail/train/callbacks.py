@@ -77,10 +77,10 @@ class WeightsOverTraining(Record, kind="weights-over-training"):
 
     @cached_property
     def _by_layer(self) -> dict[str, list[dict[str, Any]]]:
-        found: dict[str, list[dict[str, Any]]] = {}
+        rows: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
-            found.setdefault(row["layer"], []).append(row)
-        return found
+            rows.setdefault(row["layer"], []).append(row)
+        return rows
 
     def correlation(self, layer: str) -> float | None:
         r"""Pearson's, of :math:`\log_2(G + 1)` and the entropy over the epochs; None if flat."""
@@ -216,10 +216,10 @@ class WeightHistory:
             left = {n: p.grad for n, p in weights.items() if p.grad is not None}
         else:
             trained = {n: p for n, p in weights.items() if p.requires_grad}
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 self._loss(module), list(trained.values()), allow_unused=True
             )
-            left = {n: g for n, g in zip(trained, found, strict=True) if g is not None}
+            left = {n: g for n, g in zip(trained, gradients, strict=True) if g is not None}
         return {name: root_mean_square(gradient) for name, gradient in left.items()}
 
 
@@ -283,8 +283,8 @@ class Snapshots:
         What they give is in no space: nothing has been trained to agree with them.  Of a training
         in modules, the body up to the module of that epoch.
         """
-        kept = sorted(self._kept().items())
-        return {f"epoch {epoch}": _part(trained, epoch, *each) for epoch, each in kept}
+        epochs = sorted(self._kept().items())
+        return {f"epoch {epoch}": _part(trained, epoch, *each) for epoch, each in epochs}
 
     def _kept(self) -> dict[int, tuple[dict[str, Tensor] | Path, int | None]]:
         """Of each kept epoch the weights or their file, and which module was being trained."""

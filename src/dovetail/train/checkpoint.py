@@ -129,12 +129,12 @@ def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Any], dict[str, Ten
     return plain, tensors
 
 
-def restore_optimiser(optimiser: Optimizer, facts: OptimiserFacts, kept: Checkpoint) -> None:
+def restore_optimiser(optimiser: Optimizer, facts: OptimiserFacts, saved: Checkpoint) -> None:
     """Give an optimiser back what :func:`optimiser_state` took."""
     state: dict[int, dict[str, Any]] = {
         int(index): dict(values) for index, values in facts.state.items()
     }
-    for path, tensor in kept.named("optimiser").items():
+    for path, tensor in saved.named("optimiser").items():
         index, name = path.split("/", 1)
         state.setdefault(int(index), {})[name] = tensor
     fresh = optimiser.state_dict()["param_groups"]
@@ -149,7 +149,7 @@ def restore_optimiser(optimiser: Optimizer, facts: OptimiserFacts, kept: Checkpo
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
-def alike(fresh: Any, kept: Any) -> bool:
+def alike(fresh: Any, saved: Any) -> bool:
     """Whether a state from a file could be one that a fresh state has become: by keys and types.
 
     >>> alike({"lr": 0.1, "best": None}, {"lr": 1, "best": 2.5}), alike({"lr": 0.1}, {"lr": "1"})
@@ -157,20 +157,20 @@ def alike(fresh: Any, kept: Any) -> bool:
     """
     if isinstance(fresh, dict):
         return (
-            isinstance(kept, dict)
-            and fresh.keys() == kept.keys()
-            and all(alike(value, kept[key]) for key, value in fresh.items())
+            isinstance(saved, dict)
+            and fresh.keys() == saved.keys()
+            and all(alike(value, saved[key]) for key, value in fresh.items())
         )
     if isinstance(fresh, list | tuple):
         return (
-            isinstance(kept, list | tuple)
-            and len(fresh) == len(kept)
-            and all(map(alike, fresh, kept))
+            isinstance(saved, list | tuple)
+            and len(fresh) == len(saved)
+            and all(map(alike, fresh, saved))
         )
     if isinstance(fresh, bool | str):
-        return type(kept) is type(fresh)
-    number = isinstance(kept, int | float) and not isinstance(kept, bool)
-    return number or (fresh is None and kept is None)
+        return type(saved) is type(fresh)
+    number = isinstance(saved, int | float) and not isinstance(saved, bool)
+    return number or (fresh is None and saved is None)
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -186,9 +186,9 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
-def restore_random_state(kept: Checkpoint, device: torch.device) -> None:
+def restore_random_state(saved: Checkpoint, device: torch.device) -> None:
     """Set the global generators back."""
-    states = kept.named("random")
+    states = saved.named("random")
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)

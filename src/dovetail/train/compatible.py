@@ -139,8 +139,8 @@ def compatible(
         network.front.module.to(course.device), network.head.module.to(course.device)
     if "iiw" in by:
         start_alike(networks)
-    given, frozen = dict(auxiliaries or {}), scheme == "incremental"
-    if common is not None and "dcc" in given:
+    fixed, frozen = dict(auxiliaries or {}), scheme == "incremental"
+    if common is not None and "dcc" in fixed:
         raise SettingsError(
             f"the 'dcc' head of {argument('auxiliaries', ...)} has its classes; leave "
             f"{argument('common', ...)} out"
@@ -150,7 +150,7 @@ def compatible(
             f"{argument('common', ...)} and {argument('common_limit', ...)} are about 'dcc', which "
             f"{argument('by', ...)} does not ask for"
         )
-    heads = shared_heads(course, by, networks, given, common, asked, shares, frozen)
+    heads = shared_heads(course, by, networks, fixed, common, asked, shares, frozen)
     told_apart = next((a.classes for a in heads if a.name == "dcc"), ())
     if common_limit is not None:
         if common_limit < len(told_apart):
@@ -163,7 +163,7 @@ def compatible(
         "pretext": asked.described() if "rp" in by else None,
         "common": list(told_apart),
         "common_limit": common_limit,
-        "auxiliaries": {name: part.digest for name, part in sorted(given.items())},
+        "auxiliaries": {name: part.digest for name, part in sorted(fixed.items())},
         "channels": channels,
         "weights": shares,
         "project_conflicts": project_conflicts,
@@ -190,7 +190,7 @@ def compatible(
             stage=f"network{number + 1}" if len(turns) > 1 else None,
         )
         stages.append(Stage.of(tuple(n.name for n in turn), rows, course.options.patience))
-    held = given if frozen else {}
+    held = fixed if frozen else {}
     return _finished(course, networks, starts, heads, held, by, scheme, tuple(stages))
 
 
@@ -285,8 +285,8 @@ def _finished(
 def _space(at: str, heads: Sequence[Auxiliary], held: Mapping[str, Part]) -> str | None:
     """The group's space: that of the frozen heads, or named after the heads that it shares."""
     heads = [a for a in heads if a.weight]  # a loss without weight makes nothing agree
-    given = [held[a.name].contract.takes[0].space for a in heads if a.name in held]
-    known = [space for space in given if space is not None]
+    spaces = [held[a.name].contract.takes[0].space for a in heads if a.name in held]
+    known = [space for space in spaces if space is not None]
     return (known[0] if known else named_after(at, heads)) if heads else None
 
 

@@ -156,8 +156,8 @@ def _only_port(front: Part, place: str) -> Port:
 
 def _adapted(front: Part, head: Part, channels: int, seed: int) -> tuple[Part, Part]:
     """The front with a map to ``channels`` behind it, the head with a map back before it."""
-    given = front.contract.gives[0]
-    port = Port((channels, *(given.shape or ())[1:]), given.dtype)
+    gives = front.contract.gives[0]
+    port = Port((channels, *(gives.shape or ())[1:]), gives.dtype)
     between = Part(nn.Identity(), Contract((port,), (port,)))
     there = adapter(front, between, seed=derived_seed(seed, "there"))
     back = adapter(between, head, seed=derived_seed(seed, "back"))
@@ -217,33 +217,33 @@ def shared_heads(
     course: Course,
     by: Sequence[str],
     networks: Sequence[Network],
-    given: Mapping[str, Part],
+    fixed: Mapping[str, Part],
     common: Sequence[str] | None,
     pretext: Pretext,
     weights: Mapping[str, float],
     frozen: bool,
 ) -> list[Auxiliary]:
     """The shared heads: copies of given ones, or like the first network's head, drawn anew."""
-    if stray := [name for name in given if name not in by]:
+    if stray := [name for name in fixed if name not in by]:
         raise SettingsError(
             f"{argument('auxiliaries', ...)} has {stray[0]!r}, which "
             f"{argument('by', ...)} does not ask for"
         )
     if frozen:
-        _refuse_two_spaces(given)
+        _refuse_two_spaces(fixed)
     heads = []
     for name in (each for each in AUXILIARIES if each in by):
         asked = pretext if name == "rp" else None
-        if name in given:
-            _refuse_unfit(given[name], name, networks, asked)
-            head = course.copied(given[name])
+        if name in fixed:
+            _refuse_unfit(fixed[name], name, networks, asked)
+            head = course.copied(fixed[name])
             head.module.requires_grad_(True)
         else:
             outputs = _common(networks, common) if asked is None else asked.answers or asked.outputs
             drawn = derived_seed(course.seed, "auxiliary", name)
             head = head_like(networks[0].head, outputs, seed=drawn)
             head.module.to(course.device)
-        heads.append(Auxiliary(name, head, asked, weights[name], frozen and name in given))
+        heads.append(Auxiliary(name, head, asked, weights[name], frozen and name in fixed))
     return heads
 
 
@@ -274,11 +274,11 @@ def _refuse_unfit(
                 raise TaskError(_few_in_common(known, network.task))
 
 
-def _refuse_two_spaces(given: Mapping[str, Part]) -> None:
+def _refuse_two_spaces(fixed: Mapping[str, Part]) -> None:
     """What is trained against frozen heads joins their space, so they must be of one."""
     held = {
         port.space
-        for part in given.values()
+        for part in fixed.values()
         if isinstance(part, Part)
         for port in part.contract.takes
     }

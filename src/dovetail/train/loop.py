@@ -93,8 +93,8 @@ class Together:
 
     def agreed(self, measures: dict[str, float]) -> dict[str, float]:
         """Process 0's, for all: where a last bit differs, they might choose different epochs."""
-        found: dict[str, float] = told_by_each(measures)[0]
-        return found
+        agreed: dict[str, float] = told_by_each(measures)[0]
+        return agreed
 
     def either(self, *flags: bool) -> list[bool]:
         """Each flag, raised if any process raised it."""
@@ -330,41 +330,41 @@ class _Run:
         """Go back to the checkpoint, if there is one; whether it lies inside an epoch."""
         if self.file is None or not self.options.resume:
             return False
-        kept = load_checkpoint(self.file, self.identity)
+        saved = load_checkpoint(self.file, self.identity)
         if self.together is not None and not self.together.all_say(
-            kept and kept.facts.get("epoch")
+            saved and saved.facts.get("epoch")
         ):
-            kept = None  # killed while some had saved and others not
-        if kept is None:
+            saved = None  # killed while some had saved and others not
+        if saved is None:
             return False
         try:
-            self._go_back_to(kept)
+            self._go_back_to(saved)
         except Exception as error:  # a file can be damaged in more ways than we can think of
             raise FormatError(
                 f"{self.file} is damaged ({first_line(error)}); delete it to start anew"
             ) from error
         return self.batch > 0
 
-    def _go_back_to(self, kept: Checkpoint) -> None:
-        come = from_plain(Progress, kept.facts, "facts")
+    def _go_back_to(self, saved: Checkpoint) -> None:
+        come = from_plain(Progress, saved.facts, "facts")
         self.epoch, self.batch = come.epoch, come.batch
         if not (0 <= self.epoch <= self.options.epochs and 0 <= self.batch <= len(self.batches)):
             raise ValueError(f"epoch {self.epoch}, batch {self.batch}")
         self.rows, self.stopped = list(come.rows), come.stopped
-        self.best = {name: t.to(self.device) for name, t in kept.named("best").items()}
+        self.best = {name: t.to(self.device) for name, t in saved.named("best").items()}
         if self.best:
             self.module.load_state_dict(self.best)  # as at the end of the training, or refused now
-        self.module.load_state_dict(kept.named("module"))
-        restore_optimiser(self.optimiser, come.optimiser, kept)
+        self.module.load_state_dict(saved.named("module"))
+        restore_optimiser(self.optimiser, come.optimiser, saved)
         self.schedule.restore(come.schedule)
         if self.together is not None:
-            self.together.restore(come.together or {}, kept.named("residual"))
+            self.together.restore(come.together or {}, saved.named("residual"))
         if self.batch:
-            losses = kept.tensors["losses"]
+            losses = saved.tensors["losses"]
             if losses.shape != (self.batch,) or not losses.is_floating_point():
                 raise ValueError(f"losses of {list(losses.shape)}")
             self.losses = list(losses.to(self.device))
-        restore_random_state(kept, self.device)
+        restore_random_state(saved, self.device)
 
 
 def _train_mode(module: nn.Module) -> None:

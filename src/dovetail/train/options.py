@@ -253,23 +253,23 @@ class Schedule:
         if self._scheduler is not None:
             fresh = self._scheduler.state_dict()
             try:
-                kept = _retyped(fresh, state)
+                saved = _retyped(fresh, state)
             except (TypeError, ValueError, AttributeError):
-                kept = None
-            if not alike(fresh, kept):  # whatever is in it would become an attribute
+                saved = None
+            if not alike(fresh, saved):  # whatever is in it would become an attribute
                 raise FormatError("a state of another schedule")
-            self._scheduler.load_state_dict(kept)
+            self._scheduler.load_state_dict(saved)
 
 
-def _retyped(fresh: Any, kept: Any) -> Any:
+def _retyped(fresh: Any, saved: Any) -> Any:
     """What JSON made of a state, with the types of a fresh one: a Counter's keys, an infinity."""
     if isinstance(fresh, Counter):
-        return Counter({int(key): count for key, count in kept.items()})
+        return Counter({int(key): count for key, count in saved.items()})
     if isinstance(fresh, dict):
-        return {key: _retyped(fresh.get(key), value) for key, value in kept.items()}
-    if isinstance(fresh, list) and len(fresh) == len(kept):
-        return [_retyped(a, b) for a, b in zip(fresh, kept, strict=True)]
-    return float(kept) if isinstance(fresh, float) else kept
+        return {key: _retyped(fresh.get(key), value) for key, value in saved.items()}
+    if isinstance(fresh, list) and len(fresh) == len(saved):
+        return [_retyped(a, b) for a, b in zip(fresh, saved, strict=True)]
+    return float(saved) if isinstance(fresh, float) else saved
 
 
 def _gives_number(choice: Any) -> bool:

@@ -219,11 +219,11 @@ class FromPairs(_Batches):
     def _relations(self, rows: Tensor) -> Relations:
         i, j = torch.triu_indices(len(rows), len(rows), offset=1)
         keys = self._keys(rows[i], rows[j])
-        found = torch.searchsorted(self._known, keys).clamp(max=len(self._known) - 1)
-        known = self._known[found] == keys
+        place = torch.searchsorted(self._known, keys).clamp(max=len(self._known) - 1)
+        known = self._known[place] == keys
         same, different = torch.zeros(2, len(rows), len(rows), dtype=torch.bool)
-        same[i, j] = known & self._alike[found]
-        different[i, j] = known & ~self._alike[found]
+        same[i, j] = known & self._alike[place]
+        different[i, j] = known & ~self._alike[place]
         return Relations(same | same.T, different | different.T)
 
     def _keys(self, first: Tensor, second: Tensor) -> Tensor:

@@ -293,8 +293,8 @@ def validation_behind(
 ) -> Callable[[], dict[str, float]] | None:
     """As for the whole network, but what the frozen modules give is computed once if it fits."""
     rows = task.indices("validation")
-    kept = Supply(before, task.inputs, rows).kept if len(rows) else None
-    return validation(whole if kept is None else head, task, loss, inputs=kept)
+    features = Supply(before, task.inputs, rows).kept if len(rows) else None
+    return validation(whole if features is None else head, task, loss, inputs=features)
 
 
 # Batches, the same whether or not a run was interrupted -------------------------------------------

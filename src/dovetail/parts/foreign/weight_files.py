@@ -84,8 +84,8 @@ def read_state(path: str | Path, wanted: Described) -> ForeignState:
         if path.suffix != ".safetensors":
             return ForeignState(_checked(_unpickled(file, path, most), path), ordered=True)
     with open_tensors(path, SPARE_TIMES * longest_header(wanted), links=True) as tensors:
-        found = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
-    return ForeignState(found, ordered=False)  # its writer sorts them
+        state = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    return ForeignState(state, ordered=False)  # its writer sorts them
 
 
 def _unpickled(file: BufferedReader, path: Path, most: int) -> Any:
@@ -125,12 +125,12 @@ def _refuse_bombs(file: BufferedReader, path: Path, most: int) -> None:
 def _checked(value: Any, path: Path) -> dict[str, Tensor]:
     """The plain tensors by name in what a file held."""
     if isinstance(value, Mapping) and not _is_state(value):
-        kept = [key for key in (*_NESTED, *_AVERAGED) if isinstance(value.get(key), Mapping)]
-        if len(kept) > 1:
+        nested = [key for key in (*_NESTED, *_AVERAGED) if isinstance(value.get(key), Mapping)]
+        if len(nested) > 1:
             raise FormatError(
-                f"{path}: holds several sets of weights, {listed(kept)}; save one alone"
+                f"{path}: holds several sets of weights, {listed(nested)}; save one alone"
             )
-        value = value[kept[0]] if kept else value
+        value = value[nested[0]] if nested else value
     if not isinstance(value, Mapping) or not _is_state(value):
         raise FormatError(f"{path}: no tensors by name in it; save network.state_dict()")
     for name, tensor in value.items():
@@ -183,24 +183,26 @@ def matched(given: ForeignState, wanted: Described, path: str | Path) -> Match:
     (0, 2, ['head.weight', 'head.bias'])
     """
     given = given.without_wrappers(wanted)
-    found = dict(given.tensors)
+    tensors = dict(given.tensors)
     counters = [name for name in wanted if _role(name) == _COUNTER]
-    if any(_role(name) == _COUNTER for name in found):
+    if any(_role(name) == _COUNTER for name in tensors):
         counters = []
-    found |= {name: torch.zeros((), dtype=torch.int64) for name in counters}  # once there were none
-    missing = [name for name in wanted if name not in found]
-    unexpected = [name for name in found if name not in wanted]
-    source = {name: name for name in wanted if name in found}
+    tensors |= {
+        name: torch.zeros((), dtype=torch.int64) for name in counters
+    }  # once there were none
+    missing = [name for name in wanted if name not in tensors]
+    unexpected = [name for name in tensors if name not in wanted]
+    source = {name: name for name in wanted if name in tensors}
     if missing or unexpected:
-        source |= _in_order(missing, unexpected, found, wanted, given.ordered, path)
+        source |= _in_order(missing, unexpected, tensors, wanted, given.ordered, path)
     wrong = [
-        f"{shown(name)} is {_told(found[source[name]])}, expected {dtype} {list(shape)}"
+        f"{shown(name)} is {_told(tensors[source[name]])}, expected {dtype} {list(shape)}"
         for name, (dtype, shape) in wanted.items()
-        if not _may_become(found[source[name]], dtype, shape)
+        if not _may_become(tensors[source[name]], dtype, shape)
     ]
     if wrong:
         raise FormatError(f"{path} is for another network: {listed(wrong, most=4)}")
-    state = {n: found[source[n]].to(getattr(torch, wanted[n][0])).contiguous() for n in wanted}
+    state = {n: tensors[source[n]].to(getattr(torch, wanted[n][0])).contiguous() for n in wanted}
     _refuse_not_finite(state, path)
     return Match(state, len(wanted) - len(missing) - len(counters), len(missing))
 
@@ -208,7 +210,7 @@ def matched(given: ForeignState, wanted: Described, path: str | Path) -> Match:
 def _in_order(
     missing: list[str],
     unexpected: list[str],
-    found: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
     wanted: Described,
     ordered: bool,
     path: str | Path,
@@ -216,7 +218,7 @@ def _in_order(
     """For each missing name the unexpected one in its place."""
     pairs = dict(zip(missing, unexpected, strict=False))
     fit = len(missing) == len(unexpected) and all(
-        _may_become(found[theirs], *wanted[ours]) and _role(ours) == _role(theirs)
+        _may_become(tensors[theirs], *wanted[ours]) and _role(ours) == _role(theirs)
         for ours, theirs in pairs.items()
     )
     if fit and ordered:
