@@ -208,7 +208,6 @@ def place(
         stops=how.stops,
         folds=FOLDS,
         averaged=how.averaged,
-        no_more_mistakes=True,
         label="moving layers",
         seed=seed,
     )

@@ -92,7 +92,6 @@ def tuned_if_better(
     stops: int = 4,
     folds: int = 3,
     averaged: bool = False,
-    no_more_mistakes: bool = False,
     label: str = "fine-tuning",
     seed: int = 0,
 ) -> Guarded:
@@ -110,8 +109,6 @@ def tuned_if_better(
         folds: How many to hold out, one after the other; below 2 all steps are taken on trust.
         averaged: Take the mean of the folds' weights instead of training on all labels as well.
             Near where it began a network is linear in its weights, and there that is much the same.
-        no_more_mistakes: Where weights move little, a lower log loss may come with more mistakes;
-            then a mark counts only if on labels held out there are no more of them.
         label: Of the progress bar.
         seed: Of the folds and the order of the labels.
     """
@@ -131,7 +128,7 @@ def tuned_if_better(
         if not number:
             why = "one label a class: none to hold out" if folds > 1 else "no folds were asked for"
             return run.tuned(run.on_all(marks[-1]), marks[-1], why)
-        judged = run.in_folds(held_out, number, marks, no_more_mistakes)
+        judged = run.in_folds(held_out, number, marks)
         if judged.best == 0:
             outcome = replace(start, why=NO_BETTER)
         else:
@@ -231,9 +228,7 @@ class _Run:
         mine = _laid_out(mine, torch.contiguous_format)
         return replace(self.start, front=mine, head=head, chosen="fine-tuned", why=why, steps=steps)
 
-    def in_folds(
-        self, held_out: Tensor, number: int, marks: list[int], no_more_mistakes: bool
-    ) -> _Judged:
+    def in_folds(self, held_out: Tensor, number: int, marks: list[int]) -> _Judged:
         """Temperatures and log losses of labels held out, by steps; folds go abreast."""
         judged = (held_out >= 0) & (held_out < number)
         said = torch.zeros(len(self.codes), self.classes, dtype=torch.float64)
@@ -245,7 +240,6 @@ class _Run:
             trails.append((fitted, held, *self.begin(head, fitted, marks)))
         heats: dict[int, float] = {}
         losses: dict[int, float] = {}
-        right: dict[int, int] = {}
         mean = None
         for mark in [0, *marks]:
             if mark:
@@ -255,9 +249,7 @@ class _Run:
                     said[held] = self.head_after(now[fitted], self.codes[fitted])(now[held])
             heats[mark] = temperature_of(said[judged], self.codes[judged])
             losses[mark] = float(F.cross_entropy(said[judged] / heats[mark], self.codes[judged]))
-            right[mark] = int((said[judged].argmax(1) == self.codes[judged]).sum())
-            able = [each for each in losses if right[each] >= right[0] or not no_more_mistakes]
-            best = min(able, key=losses.__getitem__)
+            best = min(losses, key=losses.__getitem__)
             if self.averaged and best == mark > 0:
                 mean = _mean_of([mine for _, _, mine, _ in trails])
             if sum(each > best for each in losses) >= PATIENCE:
