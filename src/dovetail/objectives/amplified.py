@@ -143,6 +143,7 @@ class SparseCrossEntropy(_Amplified):
             raise SettingsError(f"an exponential is never negative, got targets {self.targets}")
 
     def activation(self, outputs: Tensor) -> Tensor:
+        r""":math:`\alpha e^x`, and as much as at :math:`x_m` beyond it."""
         return self.alpha * outputs.clamp(max=_far(outputs)).exp()
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -185,6 +186,7 @@ class NegativeCorrelation(_Amplified):
             )
 
     def activation(self, outputs: Tensor) -> Tensor:
+        r""":math:`\alpha x^3 + \beta`."""
         return self.alpha * outputs**3 + self.beta
 
     def _each(self, x: Tensor, values: Tensor) -> Tensor:
@@ -203,6 +205,7 @@ class SquaredError(_Amplified):
     targets: tuple[float, float] = (-1.0, 1.0)
 
     def activation(self, outputs: Tensor) -> Tensor:
+        """The outputs themselves."""
         return outputs
 
     def _each(self, x: Tensor, values: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ class InputDropout(nn.Module):
         return F.dropout(x, self.rate, self.training) if self.rate else x
 
     def extra_repr(self) -> str:
+        """The first rate, and its factor."""
         return f"{self.first} fading by {self.fade} an epoch"
 
 
@@ -66,10 +67,11 @@ class GradientDropout(nn.Module):
         """The very numbers that come in."""
         if not (self.rate and self.training):
             return x
-        dropped: Tensor = _DropGradient.apply(x, self.rate)
+        dropped: Tensor = _DropGradient.apply(x, self.rate)  # type: ignore[no-untyped-call]
         return dropped
 
     def extra_repr(self) -> str:
+        """The rate."""
         return str(self.rate)
 
 

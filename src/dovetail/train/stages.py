@@ -111,7 +111,9 @@ class Stage:
                 if new is not None:
                     sum_ += new
             total = total + part.detach()
-        handed: Tensor = _HandedOver.apply(total, gradients, *weights)
+        handed: Tensor = _HandedOver.apply(  # type: ignore[no-untyped-call]
+            total, gradients, *weights
+        )
         return handed
 
     def train_once(self, network: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import RecipeError
@@ -20,6 +19,7 @@ SIDE = 2
 class TokenMean(nn.Module):
     """The mean of an example's tokens, ``[n, tokens, d]`` to ``[n, d]``.
 
+    >>> import torch
     >>> TokenMean()(torch.ones(2, 3, 4)).shape
     torch.Size([2, 4])
     """
@@ -62,7 +62,7 @@ def decision_block(
     if len(shape) == 2:
         layers["mean"], width = TokenMean(), shape[1]
     if len(shape) == 3:
-        sides = shape[1:]
+        sides: tuple[int, ...] = shape[1:]
         if pool > 1:
             layers["before"] = nn.AvgPool2d(pool, ceil_mode=True)
             sides = tuple(-(-side // pool) for side in sides)
