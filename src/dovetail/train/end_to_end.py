@@ -20,10 +20,11 @@ from dovetail.train.frame import Course, try_once
 from dovetail.train.loop import Together
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.supervision import (
-    LOSSES,
     NATURAL,
     Loss,
     labelled_batches,
+    loss_for,
+    loss_words,
     target_scale,
     validation,
 )
@@ -35,7 +36,7 @@ def end_to_end(
     model: Part | nn.Module,
     task: Task,
     *,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
@@ -50,7 +51,9 @@ def end_to_end(
         model: Its weights are the starting point; it is left as it is.
         task: Of kind classes (cross-entropy), multilabel (binary cross-entropy) or regression
             (squared error).
-        loss: Another loss of ``(outputs, targets)``, lower is better.
+        loss: Another loss of ``(outputs, targets)``, lower is better; or the name of one for
+            classes: ``"cross-entropy"``, ``"mse"``, ``"hinge"``, ``"sparse-cross-entropy"``,
+            ``"negative-correlation"``, ``"squared-error"``.
         augment: Such as ``"flip,shift:2"``.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, augmentation, dropout.
@@ -77,8 +80,8 @@ def end_to_end(
     start = as_part(model)
     part = course.twin(start, task, preprocess)
     try_once(part, task)
-    own_loss = None if loss is None else named(loss)
-    loss = loss or LOSSES[task.kind]
+    own_loss, words = None if loss is None else named(loss), loss_words(loss, task)
+    own = loss_for(loss, task)
 
     # A loss of one's own may be about natural units, such as counts; ours is about distances.
     scale = target_scale(part.module, task) if own_loss is None else NATURAL
@@ -87,7 +90,7 @@ def end_to_end(
 
     course.identity["own_loss"] = own_loss
     course.settings |= {
-        "loss": getattr(loss, "__name__", type(loss).__name__),
+        "loss": words,
         "start_digest": start.digest,
     }
     together, mine, rows_of_mine = None, seed, None
@@ -105,8 +108,8 @@ def end_to_end(
         labelled_batches(
             part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
         ),
-        course.descent(part.module, lambda y, targets: loss(y, scale.standard(targets))),
-        validate=validation(part, task, loss, scale),
+        course.descent(part.module, lambda y, targets: own(y, scale.standard(targets))),
+        validate=validation(part, task, own, scale),
         seed=mine,
         together=together,
     )
