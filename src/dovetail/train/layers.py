@@ -80,6 +80,8 @@ def with_weights(whole: Part, at: Sequence[str]) -> tuple[tuple[str, ...], tuple
     last = 0
     for name in at:
         count = _matrices(split(whole.module, name).front)
+        if count < last:
+            raise CutError(f"{name!r} comes too late; give the points in the order of the network")
         (ends if count > last else joined).append(name)
         last = max(last, count)
     if not ends:
