@@ -32,7 +32,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dovetail.train.loop import train_mode
 from dovetail.train.options import Options, make_optimiser
 
-__all__ = ["Peak", "Work", "peak_by_hooks", "peak_by_operations"]
+__all__ = [
+    "Live",
+    "Peak",
+    "Work",
+    "by_operations",
+    "optimiser_needs",
+    "peak_by_hooks",
+    "peak_by_operations",
+    "tried",
+]
 
 Step = Callable[[Any], Tensor]
 
@@ -91,8 +100,9 @@ class Live:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, weakref.ref[Any]] = {}
-        self.now = self.peak = 0
+        self._seen: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._count = 0
+        self.now = self.peak = self._high = 0
         self.at = self.where = ""
 
     def see(self, *values: Any) -> None:
@@ -103,8 +113,15 @@ class Live:
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
             if key not in self._seen:
-                self._seen[key] = weakref.ref(storage, lambda _, k=key, n=size: self._lose(k, n))
+                gone = weakref.ref(storage, lambda _, k=key, n=size: self._lose(k, n))
+                self._count += 1
+                self._seen[key] = self._count, gone
                 self.now += size
+
+    def number(self, tensor: Tensor) -> int:
+        """A number for the tensor's storage that no other one has had."""
+        self.see(tensor)
+        return self._seen[tensor.untyped_storage()._cdata][0]
 
     def _lose(self, key: int, size: int) -> None:
         self._seen.pop(key, None)
@@ -112,8 +129,14 @@ class Live:
 
     def mark(self, more: int = 0) -> None:
         """Remember this moment if it is the worst, with ``more`` bytes that are about to come."""
+        self._high = max(self._high, self.now + more)
         if self.now + more > self.peak:
             self.peak, self.where = self.now + more, self.at
+
+    def lap(self) -> int:
+        """The worst since the last time that this was asked."""
+        high, self._high = max(self._high, self.now), self.now
+        return high
 
 
 def peak_by_operations(work: Work, *, fake: bool = True) -> Peak:
@@ -124,7 +147,7 @@ def peak_by_operations(work: Work, *, fake: bool = True) -> Peak:
     >>> peak_by_operations(work).activations // 1000  # 200 KB each: ReLU's output, two gradients
     600
     """
-    return _peak(work, _operations, fake)
+    return _peak(work, by_operations, fake)
 
 
 def peak_by_hooks(work: Work, *, fake: bool = True) -> Peak:
@@ -156,7 +179,9 @@ class _Results(TorchDispatchMode):
 
 
 @contextmanager
-def _operations(module: nn.Module, live: Live) -> Iterator[None]:
+def by_operations(module: nn.Module, live: Live) -> Iterator[None]:
+    """Show every result to a counter, which is told the layer that runs."""
+
     def backwards(name: str, layer: nn.Module, coming: int, gradient: Tensor) -> None:
         live.at = name
 
@@ -266,14 +291,14 @@ def _seeing_recomputed(live: Live) -> Iterator[None]:
 
 # A step on a copy ---------------------------------------------------------------------------------
 
-_Discovery = Callable[[nn.Module, Live], Any]
+Discovery = Callable[[nn.Module, Live], Any]
 
 
-def _peak(work: Work, discovery: _Discovery, fake: bool) -> Peak:
+def _peak(work: Work, discovery: Discovery, fake: bool) -> Peak:
     trained = [p for p in work.module.parameters() if p.requires_grad]
-    state, passing = _optimiser_needs(work.options, trained)
+    state, passing = optimiser_needs(work.options, trained)
     with torch.random.fork_rng(devices=[]):
-        live, held, batch = _tried(work, discovery, fake, state)
+        live, held, batch = tried(work, discovery, fake=fake, state=state)
     gradients = sum(p.nbytes for p in trained)
     # The optimiser's turn: nothing is saved any more, all gradients are there.
     at_the_end = held + state + batch + gradients + passing
@@ -281,7 +306,20 @@ def _peak(work: Work, discovery: _Discovery, fake: bool) -> Peak:
     return Peak(max(live.peak, at_the_end), where, held, state, batch, gradients)
 
 
-def _tried(work: Work, discovery: _Discovery, fake: bool, state: int) -> tuple[Live, int, int]:
+def tried(
+    work: Work, discovery: Discovery, *, fake: bool = True, state: int = 0
+) -> tuple[Live, int, int]:
+    """Run forward and backward once on a copy.
+
+    Args:
+        work: What to run.
+        discovery: A context in which a counter is shown what comes to be.
+        fake: Without values, where that can be.
+        state: Bytes of the optimiser's state, which count all the time.
+
+    Returns:
+        The counter, the bytes that the module holds, and those of the batch.
+    """
     if fake:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -292,7 +330,7 @@ def _tried(work: Work, discovery: _Discovery, fake: bool, state: int) -> tuple[L
     return _step(work, discovery, state, None)
 
 
-def _step(work: Work, discovery: _Discovery, state: int, mode: Any) -> tuple[Live, int, int]:
+def _step(work: Work, discovery: Discovery, state: int, mode: Any) -> tuple[Live, int, int]:
     """Forward and backward on a copy: what was counted, what the copy holds, and the batch."""
     originals = list(chain(work.module.parameters(), work.module.buffers()))
     memo = {} if mode is None else {id(t): mode.from_tensor(t) for t in originals}
@@ -326,7 +364,7 @@ def _alone(mode: Any) -> Callable[[Tensor], Tensor]:
     return fake
 
 
-def _optimiser_needs(options: Options, trained: list[nn.Parameter]) -> tuple[int, int]:
+def optimiser_needs(options: Options, trained: list[nn.Parameter]) -> tuple[int, int]:
     """The bytes of the optimiser's state, and the most that its step takes beside."""
     twins = [nn.Parameter(torch.zeros_like(p)) for p in trained]
     if not twins:
