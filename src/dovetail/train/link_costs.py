@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,11 +47,8 @@ def link_costs(
         with by_operations(module, live):
             yield
 
-    trained = [p for p in work.module.parameters() if p.requires_grad]
-    state, _ = optimiser_needs(work.options, trained)
-    trial = Work(
-        work.module, lambda _: step_with(lambda x: watched[0](x)), work.batch, work.options
-    )
+    state, _ = optimiser_needs(work.options, work.weights)
+    trial = replace(work, step_of=lambda _: step_with(lambda x: watched[0](x)))
     _, parameters, batch = tried(trial, discovery, state=state)
     held = parameters + state + batch
     return watched[0].blocks(held, seconds), held

@@ -55,12 +55,21 @@ class Work:
         step_of: Makes the step of a module: a batch to its loss.
         batch: Tensors, in any nesting.
         options: Which optimiser.
+        trained: Of the module, what the optimiser steps; by default all of it.
+        beside: Bytes that are held all the time by what is not in the module.
     """
 
     module: nn.Module
     step_of: Callable[[nn.Module], Step]
     batch: Any
     options: Options = field(default_factory=Options)
+    trained: nn.Module | None = None
+    beside: int = 0
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Those that are trained."""
+        return [p for p in (self.trained or self.module).parameters() if p.requires_grad]
 
 
 @dataclass(frozen=True)
@@ -295,11 +304,10 @@ Discovery = Callable[[nn.Module, Live], Any]
 
 
 def _peak(work: Work, discovery: Discovery, fake: bool) -> Peak:
-    trained = [p for p in work.module.parameters() if p.requires_grad]
-    state, passing = optimiser_needs(work.options, trained)
+    state, passing = optimiser_needs(work.options, work.weights)
     with torch.random.fork_rng(devices=[]):
         live, held, batch = tried(work, discovery, fake=fake, state=state)
-    gradients = sum(p.nbytes for p in trained)
+    gradients = sum(p.nbytes for p in work.weights)
     # The optimiser's turn: nothing is saved any more, all gradients are there.
     at_the_end = held + state + batch + gradients + passing
     where = "the optimiser" if at_the_end > live.peak else live.where
@@ -343,6 +351,7 @@ def _step(work: Work, discovery: Discovery, state: int, mode: Any) -> tuple[Live
     live = Live()
     with nullcontext() if mode is None else mode:
         live.see(*module.parameters(), *module.buffers())
+        live.now += work.beside
         held = live.now
         live.see(batch)
         in_batch = live.now - held
