@@ -7,6 +7,7 @@ docs follow from there.  The function takes ``(model, task, *, seed, **settings)
 
 from __future__ import annotations
 
+from dovetail.core.amounts import read_budget
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.settings import Settings, setting
 from dovetail.settings.pack import Bits
@@ -67,6 +68,15 @@ class Steps(Loop):
 class EndToEnd(Steps):
     """All layers at once, by the gradient of one loss."""
 
+    memory_budget: str | float | int | None = setting(
+        None,
+        "the most that a step may hold: a share of what it takes without (0.5, 50%), or bytes "
+        "(400MB); activations are computed twice as need be, the outcome is the same",
+        metavar="SIZE",
+    )
+    plan: bool = setting(
+        False, "say what a step takes in memory and time, each way, and which to take; then stop"
+    )
     keep_epochs: int | None = setting(
         None, "also shelve the network of every Nth epoch, as NAME.epoch03", least=1, metavar="N"
     )
@@ -348,4 +358,6 @@ def chosen(
             f"{argument('how', many)}"
         )
     way.settings.check(said)
+    if "memory_budget" in said:
+        read_budget(said["memory_budget"])
     return way, said
