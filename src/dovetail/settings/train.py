@@ -7,6 +7,7 @@ docs follow from there.  The function takes ``(model, task, *, seed, **settings)
 
 from __future__ import annotations
 
+from dovetail.core.amounts import read_budget
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.settings import Settings, setting
 from dovetail.settings.pack import Bits
@@ -75,6 +76,15 @@ class EndToEnd(Steps):
 
     loss: str | None = setting(
         None, "of classes (default: cross-entropy)", choices=LOSS_NAMES, metavar="LOSS"
+    )
+    memory_budget: str | float | int | None = setting(
+        None,
+        "the most that a step may hold: a share of what it takes without (0.5, 50%), or bytes "
+        "(400MB); activations are computed twice as need be, the outcome is the same",
+        metavar="SIZE",
+    )
+    plan: bool = setting(
+        False, "say what a step takes in memory and time, each way, and which to take; then stop"
     )
     keep_epochs: int | None = setting(
         None, "also shelve the network of every Nth epoch, as NAME.epoch03", least=1, metavar="N"
@@ -192,6 +202,12 @@ class Layerwise(Steps):
     )
     decision_pool: int | None = setting(
         None, "side of the squares that are averaged before them (default: 1)", least=1
+    )
+    memory_budget: str | float | int | None = setting(
+        None,
+        "the most that a step of a stage may hold: a share of plain training (0.3, 30%), or bytes "
+        "(400MB); decision blocks, batches and activations are made smaller until it does",
+        metavar="SIZE",
     )
 
 
@@ -437,4 +453,6 @@ def chosen(
             f"{argument('how', many)}"
         )
     way.settings.check(said)
+    if "memory_budget" in said:
+        read_budget(said["memory_budget"])
     return way, said

@@ -12,6 +12,7 @@ from dovetail.train.compatible_record import CompatibleFit
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Fit
 from dovetail.train.layerwise import layerwise
+from dovetail.train.memory_plan import plan
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
 from dovetail.train.self_supervised import self_supervised
@@ -28,6 +29,7 @@ __all__ = [
     "end_to_end",
     "layerwise",
     "modular",
+    "plan",
     "self_supervised",
     "stitch",
 ]

@@ -25,6 +25,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from dovetail.core.amounts import read_budget
 from dovetail.core.errors import CutError, SettingsError, TaskError, argument
 from dovetail.measure.weights import stable_rank
 from dovetail.parts.contract import Preprocess
@@ -35,6 +36,7 @@ from dovetail.parts.splitting import Chain
 from dovetail.settings.train import Layerwise
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.budget import Budget
 from dovetail.train.decision import Decision
 from dovetail.train.dropouts import Fading
 from dovetail.train.features import GIB, Keeping
@@ -43,6 +45,7 @@ from dovetail.train.frame import Course, Stages, chosen_points, trainable, try_o
 from dovetail.train.layers import layer_points, turns_of, windows, with_weights
 from dovetail.train.layerwise_record import LayerwiseTraining, StageHistory
 from dovetail.train.options import LoopOptions, Options, named
+from dovetail.train.stage_sizes import InPieces, sized, words_of
 from dovetail.train.stages import Stage, StageNetwork
 from dovetail.train.supervision import (
     NATURAL,
@@ -86,6 +89,7 @@ def layerwise(
     decision_convs: int | None = None,
     decision_channels: int | None = None,
     decision_pool: int | None = None,
+    memory_budget: Budget | None = None,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
@@ -119,6 +123,9 @@ def layerwise(
         decision_convs: Of the decision blocks, see :class:`~dovetail.train.decision.Decision`.
         decision_channels: Likewise.
         decision_pool: Likewise.
+        memory_budget: The most that a step of any stage may hold, as of :func:`end_to_end`: smaller
+            decision blocks, activations that are computed twice, and batches in pieces are tried
+            until what is measured is within it.
         augment: Such as ``"flip,shift:2"``.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches and turns, decision blocks, augmentation, dropout.
@@ -164,6 +171,9 @@ def layerwise(
     sizes = {"convs": decision_convs, "channels": decision_channels, "pool": decision_pool}
     dropouts = (forward_dropout, forward_fade, backward_dropout)
     plan = [_stage(stages, span, len(points), task, sizes, dropouts) for span in spans]
+    own, scaled = loss_for(loss, task), loss is None
+    options_of = factors.of(course.options, len(plan))
+    plan, peaks, full = sized(plan, whole, task, own, options_of, memory_budget)
     course.identity["own_loss"] = None if loss is None else named(loss)
     course.settings |= {
         "loss": loss_words(loss, task),
@@ -179,18 +189,18 @@ def layerwise(
         "backward_dropout": backward_dropout,
         "by_depth": vars(factors),
         "grow": grow,
-        "decisions": [str(stage.decision or "own head") for stage in plan],
+        "memory_budget": None if memory_budget is None else read_budget(memory_budget),
+        "decisions": [words_of(stage) for stage in plan],
         "start_digest": start.digest,
     }
     limit = int((keep_gib or (16 if keep == "disk" else 1)) * GIB)
     file = course.options.checkpoint
     keeping = Keeping(keep, limit, None if file is None else Path(file).parent)
-    own, scaled = loss_for(loss, task), loss is None
     if scaled and start.contract.kind == "regression" and start.origin.how == "train":
         target_scale(whole.module, task).unfold()
     work = [
-        Work(stage, options, stage.build(), NATURAL)
-        for stage, options in zip(plan, factors.of(course.options, len(plan)), strict=True)
+        Work(stage, own_options, stage.build(), NATURAL, peak)
+        for stage, own_options, peak in zip(plan, options_of, peaks, strict=True)
     ]
     for each in work if scaled else ():
         module = whole.module if each.stage.decision is None else each.network.decision
@@ -204,7 +214,7 @@ def layerwise(
         _turn(course, stages, each, whole, task, own, keeping, until, alone=len(work) == 1)
         if best.stops(number, each, whole):
             break
-    return _result(course, start, whole, work, best, spans, points, notes)
+    return _result(course, start, whole, work, best, spans, points, notes, full)
 
 
 @dataclass(frozen=True)
@@ -240,6 +250,7 @@ class Work:
     options: Options
     network: StageNetwork
     scale: TargetScale
+    peak: int | None
     history: StageHistory | None = None
     feeding: float = field(default=0.0)
 
@@ -318,9 +329,12 @@ def _turn(
     stage, network, scale = work.stage, work.network, work.scale
     seed = course.seed if alone else stages.seed_of(stage.name)
     stage.below.module.eval()
+    before = stage.below
+    if stage.micro > 1:
+        before = before.changed(module=InPieces(stage).eval())
     began = time.perf_counter()
     batches = batches_behind(
-        stage.below, task, course.augment, work.options.batch_size, seed, keeping=keeping
+        before, task, course.augment, work.options.batch_size, seed, keeping=keeping
     )
     through = whole.changed(module=nn.Sequential(stage.below.module, network))
     validate = validation_behind(
@@ -347,11 +361,12 @@ def _turn(
     work.history = StageHistory(
         stage.name,
         (),
-        str(stage.decision or "own head"),
+        words_of(stage),
         told.rows,
         kept_epoch(told.rows, work.options.patience),
         work.feeding,
         _mean_rank(stage.layers),
+        work.peak,
     )
 
 
@@ -395,6 +410,7 @@ def _result(
     spans: Sequence[tuple[int, int]],
     points: Sequence[str],
     notes: tuple[str, ...],
+    full: int | None,
 ) -> Fit:
     """The network that was trained, whole or as far as it grew, and the record."""
     histories = []
@@ -418,6 +434,7 @@ def _result(
         task=course.tasks[0].name,
         stages=tuple(histories),
         taken=min(taken, len(histories)),
+        full_bytes=full,
         notes=notes,
         settings=course.settings,
     )

@@ -46,7 +46,7 @@ from dovetail.train.checkpoint import (
 from dovetail.train.fit import WATCHED, Row, best_epoch
 from dovetail.train.options import Moment, Options, Schedule, make_optimiser
 
-__all__ = ["EpochSource", "Together", "Turns", "between_steps", "run_loop"]
+__all__ = ["EpochSource", "Together", "Turns", "between_steps", "run_loop", "train_mode"]
 
 _UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
 """What an optimiser raises whose state is not one of its own."""
@@ -281,14 +281,14 @@ class _Run:
         if not inside:
             reseed(derived_seed(self.seed, "epoch", self.epoch), self.device)
             self.losses = []
-        _train_mode(self.module)
+        train_mode(self.module)
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
         try:
             for batch in self.batches.epoch(self.epoch, self.batch):
                 self.schedule.before_step(first_step + self.batch)
+                self.optimiser.zero_grad(set_to_none=True)  # first: no step needs the old ones
                 loss = self.step(batch)
-                self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.clip is not None:
                     nn.utils.clip_grad_norm_(self.trainable, self.options.clip)
@@ -425,7 +425,7 @@ class _Run:
         restore_random_state(kept, self.device)
 
 
-def _train_mode(module: nn.Module) -> None:
+def train_mode(module: nn.Module) -> None:
     """Training mode, but for what is frozen: its statistics are part of what must not change."""
     module.train()
     for child in module.modules():

@@ -8,16 +8,15 @@ batch, or activations that are computed twice instead of kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recompute
 
 from dovetail.parts.part import Part
 from dovetail.parts.splitting import is_chain
+from dovetail.train.checkpointing import recomputed
 from dovetail.train.decision import Decision
 from dovetail.train.dropouts import GradientDropout, InputDropout
 from dovetail.train.supervision import Loss
@@ -86,9 +85,15 @@ class Stage:
 
     def feed(self, inputs: Tensor) -> Tensor:
         """What enters the layers, for prepared inputs of the network; nothing is kept of it."""
+        return self.through(self.below.module, inputs)
+
+    def through(self, frozen: nn.Module, inputs: Tensor) -> Tensor:
+        """The frozen layers on a batch, in as many pieces as it is trained in."""
         with torch.no_grad():
-            fed: Tensor = self.below.module(inputs)
-        return fed
+            if self.micro <= 1 or isinstance(frozen, nn.Identity):
+                fed: Tensor = frozen(inputs)
+                return fed
+            return torch.cat([frozen(x) for x in inputs.tensor_split(self.micro) if len(x)])
 
     def loss(self, network: nn.Module, x: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         """The loss of a batch ``x`` that was fed; call ``backward()`` on it for the gradients.
@@ -157,13 +162,7 @@ class StageNetwork(nn.Module):
         if not (self.recomputes and self.training and torch.is_grad_enabled()):
             out: Tensor = block(x)
             return out
-
-        def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-            return nullcontext(), _statistics_at_rest(block)
-
-        return recompute(  # type: ignore[no-any-return]
-            block, x, use_reentrant=False, context_fn=contexts
-        )
+        return recomputed(block, x, block)
 
 
 def _pieces(module: nn.Module) -> Iterator[nn.Module]:
@@ -172,23 +171,6 @@ def _pieces(module: nn.Module) -> Iterator[nn.Module]:
         yield from module.children()
     else:
         yield module
-
-
-@contextmanager
-def _statistics_at_rest(module: nn.Module) -> Iterator[None]:
-    """Batch norms use the batch and remember nothing: what is computed twice counts once."""
-    norms = [
-        child
-        for child in module.modules()
-        if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats
-    ]
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
 
 
 class _HandedOver(torch.autograd.Function):
