@@ -322,14 +322,16 @@ def test_a_grown_network_is_saved_and_loaded(task, tmp_path):
 
 def test_on_disk_or_in_memory_the_bytes_are_the_same(task):
     parts = [
-        dt.train.layerwise(conv_net(), task, epochs=1, keep=keep).part for keep in ("memory", "disk")
+        dt.train.layerwise(conv_net(), task, epochs=1, keep=keep).part
+        for keep in ("memory", "disk")
     ]
     assert parts[0].digest == parts[1].digest
 
 
 def test_fed_or_kept_the_network_is_about_the_same(task):
     fed, kept = (
-        dt.train.layerwise(conv_net(), task, epochs=1, keep=keep).part for keep in ("none", "memory")
+        dt.train.layerwise(conv_net(), task, epochs=1, keep=keep).part
+        for keep in ("none", "memory")
     )
     for a, b in zip(fed.module.parameters(), kept.module.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
@@ -375,9 +377,7 @@ def test_mistakes_are_one_clear_line(task, more, kind, says):
 
 
 def test_a_network_that_cannot_be_cut(task):
-    one = dt.adopt(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), example=torch.zeros(2, 1, 8, 8)
-    )
+    one = dt.adopt(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), example=torch.zeros(2, 1, 8, 8))
     with pytest.raises(CutError, match="cannot be trained layer by layer; use end_to_end"):
         dt.train.layerwise(one, task, epochs=1)
 

@@ -1,4 +1,4 @@
-"""What the stages of a training layer by layer hold in a step: measured, and kept within a budget."""
+"""What stages of a training layer by layer hold in a step: measured, and kept within a budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["InPieces", "Sizes", "sized", "words_of"]
 class Sizes(NamedTuple):
     """The stages as they will be trained, the peak of each in bytes, and that of plain training."""
 
-    stages: tuple[Stage, ...]
+    stages: list[Stage]
     peaks: tuple[int | None, ...]
     full: int | None
 
@@ -67,8 +67,8 @@ def sized(
     except (RuntimeError, TypeError, AttributeError):
         if budget is not None:
             raise
-        return Sizes(tuple(stages), (None,) * len(stages), None)
-    return Sizes(tuple(made), tuple(peaks), full)
+        return Sizes(list(stages), (None,) * len(stages), None)
+    return Sizes(made, tuple(peaks), full)
 
 
 def _parts(stage: Stage) -> list[nn.Module]:
