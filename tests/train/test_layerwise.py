@@ -341,7 +341,7 @@ def test_a_full_disk_is_one_clear_line(task, monkeypatch):
     monkeypatch.setattr(
         features.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10})
     )
-    with pytest.raises(TrainingError, match="do not go into .* say keep='none'"):
+    with pytest.raises(TrainingError, match=r"do not go into .* say keep='none'"):
         dt.train.layerwise(net(), task, keep="disk", epochs=1)
 
 
