@@ -31,6 +31,7 @@ from torch import Tensor
 
 from dovetail.adapt.iterative import rank_for
 from dovetail.adapt.linear_model import LinearModel
+from dovetail.core.amounts import amount, duration
 from dovetail.core.errors import SettingsError, nearest, shown
 from dovetail.linalg.gradient_factors import Outer
 
@@ -140,20 +141,20 @@ class Plan:
             lines += [f"{s.inputs} inputs, in passes of all of them through the network"]
             lines += [
                 f"  {group.layers:<{wide}}   about {group.passes:4.1f} passes   "
-                f"{_duration(group.seconds):<14}   {_amount(group.memory):>10}   "
+                f"{duration(group.seconds):<14}   {amount(group.memory):>10}   "
                 f"{group.weights} weights"
                 for group in self.groups
             ]
             lines.append("and, for how sure the head is (asked for, not needed to predict):")
-        lines.append(f"{_problem(s)}; {_amount(self.memory)} of memory")
+        lines.append(f"{_problem(s)}; {amount(self.memory)} of memory")
         chosen = self._chosen()
         for way in self.ways:
             word = "" if self.fits(way) else "does not fit"
             if way is chosen:
                 word = f"taken: {self._why()}"
             lines.append(
-                f"  {way.method:<10} about {_amount(way.memory):>10}   "
-                f"{_duration(way.seconds):<14}   {word}".rstrip()
+                f"  {way.method:<10} about {amount(way.memory):>10}   "
+                f"{duration(way.seconds):<14}   {word}".rstrip()
             )
         return "\n".join(lines)
 
@@ -193,8 +194,8 @@ class Plan:
             remedies += [f"method={name!r}" for name in others]
         remedies.append("give more memory=")
         return (
-            f"{which} for {_problem(s)} fits in {_amount(self.memory)}: it takes about "
-            f"{_amount(least)}. "
+            f"{which} for {_problem(s)} fits in {amount(self.memory)}: it takes about "
+            f"{amount(least)}. "
             f"Either {', or '.join(remedies)}."
         )
 
@@ -358,31 +359,6 @@ def _most(method: str, sizes: Sizes, of: str, memory: int) -> int:
         fits = needs(replace(sizes, **{of: middle})).memory <= memory
         low, high = (middle, high) if fits else (low, middle)
     return low
-
-
-def _duration(seconds: float) -> str:
-    """In the unit that reads best.
-
-    >>> _duration(0.02), _duration(75), _duration(7200)
-    ('under a second', 'about 1 min', 'about 2 h')
-    """
-    if seconds < 1:
-        return "under a second"
-    if seconds < 60:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.0f} h"
-
-
-def _amount(count: int) -> str:
-    """Bytes in the unit that reads best.
-
-    >>> _amount(300), _amount(5000), _amount(3 * 2**29)
-    ('300 B', '4.9 KiB', '1.5 GiB')
-    """
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if count >= 2**power:
-            return f"{count / 2**power:.1f} {unit}"
-    return f"{count} B"
 
 
 def _problem(s: Sizes) -> str:

@@ -6,7 +6,7 @@ contract knows which before anything runs.  Two are trained again, made to fit, 
 can be exchanged.  Then a new task comes, and the networks are ranked for it without any training;
 fifteen small tasks are mapped by how well their parts transfer; one network is looked into, and
 adapted to classes that it has never seen, with a handful of labels; one is packed to a fraction of
-its size; and one is solved for instead of trained.
+its size; one is solved for instead of trained, and one is trained a layer at a time.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from dovetail.tasks.load import load_task
 from dovetail.tasks.task import Task
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Training
+from dovetail.train.layerwise import layerwise
 
 AT = "conv2"
 INSPECTED = 300
@@ -134,7 +135,13 @@ def demo(
     shelf.add(solved.part, "low-solved")
     tell(solved.view(accuracy["low"], _seconds(trainings[0])))
 
-    tell(_heading("12. All of it, in one call: from data to a model in use"))
+    tell(_heading("12. A network that never is in memory as a whole"))
+    stepwise = layerwise(
+        net_for(low, "lenet5", {"norm": "batch"}, seed=seed), low, epochs=2, seed=seed
+    ).record
+    tell(stepwise.view()[:3])
+
+    tell(_heading("13. All of it, in one call: from data to a model in use"))
     unseen = only_classes(digits, [each for each in digits.classes if each not in low.classes])
     rest = few(unseen, 10, seed=seed)
     model = fit_task(rest, parts=parts, released=False, minutes=1, seed=seed, show=False)
@@ -146,7 +153,7 @@ def demo(
         training.save(folder / "records" / f"training-{name}.json")
     measured: tuple[Record, ...] = (
         *(joins, depth, fitted),
-        *(*forecast.records, near, seen, adapted, packing, solved.record, model.record),
+        *(*forecast.records, near, seen, adapted, packing, solved.record, stepwise, model.record),
     )
     for record in (*measured, fitting):
         record.save(folder / "records" / f"{slug(record.title)}.json")

@@ -25,6 +25,7 @@ from dovetail.train.callbacks import Snapshots
 from dovetail.train.compatible_record import CompatibleFit
 from dovetail.train.fit import Fit
 from dovetail.train.group_parts import AUXILIARIES
+from dovetail.train.memory_plan import plan
 
 NET, OF_VECTORS = "lenet5", "mlp"
 """What is trained unless said: on images, on vectors."""
@@ -99,6 +100,8 @@ def _train_one(
         options["at"] = alone(tuple(at))
     options = _packing(options)
     network = _network(frame, way, task, starts, net, args)
+    if options.pop("plan", False):
+        return _planned(network, task, frame.seed, options)
     stem = name_of(starts[0]) if starts else net or (OF_VECTORS if way.builds else _usual(task))
     by = "" if way.labels else f"-{options.get('by', way.settings.declared['by'].default)}"
     endings = [".module1"] * bool(modules) + [".epoch0000"] * (keep_epochs is not None)
@@ -120,6 +123,20 @@ def _train_one(
     pieces = fit.pieces if modules or "modules" not in way.settings.declared else {}
     usual = None if net or starts or way.builds else _usual(task)
     return _shelved(frame, task, fit, test, pieces | _epochs(snapshots, fit.part), usual)
+
+
+def _planned(network: Part, task: Task, seed: int, options: dict[str, Any]) -> Outcome:
+    """What a step would take, each way; nothing is trained."""
+    matter = ("memory_budget", "batch_size", "optimiser", "momentum", "device")
+    made = plan(network, task, seed=seed, **{k: v for k, v in options.items() if k in matter})
+    take = made.take
+    facts = {
+        "take": None if take is None else take.name,
+        "budget": made.budget,
+        "ways": [vars(way) for way in made.ways],
+        "stages": [vars(stage) for stage in made.stages],
+    }
+    return Outcome(view=made.view(), data=facts, records=(made,), ok=take is not None)
 
 
 def _usual(task: Task) -> str:

@@ -1,5 +1,6 @@
 """What a part is trained towards: tensors in, a scalar out."""
 
+from dovetail.objectives.amplified import NegativeCorrelation, SparseCrossEntropy, SquaredError
 from dovetail.objectives.compatible_losses import project_conflicts
 from dovetail.objectives.kernel_machine import KernelMachine, kernel_machine
 from dovetail.objectives.pairwise import (
@@ -22,10 +23,13 @@ __all__ = [
     "Jigsaw",
     "KernelMachine",
     "MeanKernel",
+    "NegativeCorrelation",
     "Pairwise",
     "Pretext",
     "Relations",
     "Rotation",
+    "SparseCrossEntropy",
+    "SquaredError",
     "Views",
     "kernel_machine",
     "mean_kernel",

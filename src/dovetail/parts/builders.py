@@ -85,6 +85,7 @@ _OURS = {
     "efficientnet-lite1": "efficientnet",
     "efficientnet-lite2": "efficientnet",
     "boosted-trees": "trees",
+    "decision-block": "decision",
 }
 """Our own builders, and the file of the zoo that registers each."""
 

@@ -7,6 +7,7 @@ docs follow from there.  The function takes ``(model, task, *, seed, **settings)
 
 from __future__ import annotations
 
+from dovetail.core.amounts import read_budget
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.settings import Settings, setting
 from dovetail.settings.pack import Bits
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 PRETEXTS = ("rotation", "jigsaw", "views")
 FITTING = ("dcc", "rp", "iiw")
+LOSS_NAMES = (
+    *("cross-entropy", "mse", "hinge"),
+    *("sparse-cross-entropy", "negative-correlation", "squared-error"),
+)
 
 
 class Loop(Settings):
@@ -52,6 +57,18 @@ class Steps(Loop):
 class EndToEnd(Steps):
     """All layers at once, by the gradient of one loss."""
 
+    loss: str | None = setting(
+        None, "of classes (default: cross-entropy)", choices=LOSS_NAMES, metavar="LOSS"
+    )
+    memory_budget: str | float | int | None = setting(
+        None,
+        "the most that a step may hold: a share of what it takes without (0.5, 50%), or bytes "
+        "(400MB); activations are computed twice as need be, the outcome is the same",
+        metavar="SIZE",
+    )
+    plan: bool = setting(
+        False, "say what a step takes in memory and time, each way, and which to take; then stop"
+    )
     keep_epochs: int | None = setting(
         None, "also shelve the network of every Nth epoch, as NAME.epoch03", least=1, metavar="N"
     )
@@ -85,9 +102,7 @@ class Modular(Steps):
     labels_per_class: int | None = setting(
         None, "labelled examples a class for the output module (default: all)", metavar="K"
     )
-    head_loss: str = setting(
-        "cross-entropy", "of the output module", choices=("cross-entropy", "mse", "hinge")
-    )
+    head_loss: str = setting("cross-entropy", "of the output module", choices=LOSS_NAMES)
     head_epochs: int | None = setting(None, "epochs of the output module", least=1)
     supervision: str = setting("labels", "what the body is told", choices=("labels", "pairs"))
     pairs: int | None = setting(None, "how many pairs (default: as many as examples)", metavar="N")
@@ -95,6 +110,88 @@ class Modular(Steps):
         None, "also shelve the network of every Nth epoch, as NAME.epoch03", least=1, metavar="N"
     )
     modules: bool = setting(False, "also shelve the modules, as NAME.module1 and NAME.head")
+
+
+class Layerwise(Steps):
+    """One layer after the other from the input up, each under a decision block of its own."""
+
+    schedule: str = setting(
+        "one-cycle",
+        "of the learning rate in each stage; transfer: constant, and rates and epochs that grow "
+        "from layer to layer, for a network that was trained before",
+        choices=("one-cycle", "cosine", "constant", "transfer"),
+    )
+    loss: str | None = setting(
+        None, "of classes (default: cross-entropy)", choices=LOSS_NAMES, metavar="LOSS"
+    )
+    at: tuple[str, ...] | None = setting(
+        None,
+        "the layers end here; repeated, in the order of the network (default: every layer or block "
+        "with weights)",
+        metavar="POINT",
+        many="append",
+    )
+    segment: int = setting(1, "layers trained at a time", least=1, metavar="K")
+    overlap: int = setting(
+        0, "of these, how many were in the segment before as well", least=0, metavar="N"
+    )
+    order: str = setting(
+        "up",
+        "from the input up, each layer to its end; or in rounds, up or shuffled",
+        choices=("up", "round-robin", "random-robin"),
+    )
+    rounds: int | None = setting(
+        None, "how many, the epochs shared out among them (default: one an epoch)", least=1
+    )
+    keep: str = setting(
+        "auto",
+        "what frozen layers give; auto: in memory where it fits, computed in every epoch elsewhere",
+        choices=("auto", "memory", "disk", "none"),
+    )
+    keep_gib: float | None = setting(
+        None, "of that at most (default: 1 in memory, 16 on disk)", above=0, metavar="GIB"
+    )
+    forward_dropout: float = setting(
+        0.0, "of what enters a stage, in its first epoch (0.8 in the source)", least=0, most=0.99
+    )
+    forward_fade: float = setting(0.95, "factor on it, an epoch", above=0, most=1)
+    backward_dropout: float = setting(
+        0.0,
+        "of the gradient from the decision block (0.3 to 0.6 in the source)",
+        least=0,
+        most=0.99,
+    )
+    lr_by_depth: float | None = setting(
+        None, "factor on the learning rate, a stage (default: 0.8; transfer: above 1)", above=0
+    )
+    decay_by_depth: float | None = setting(
+        None, "factor on the weight decay, a stage (default: 1.15; transfer: 1)", above=0
+    )
+    epochs_by_depth: float | None = setting(
+        None, "factor on the epochs, a stage (default: 1; transfer: above 1)", above=0
+    )
+    grow: int | None = setting(
+        None,
+        "stop when so many stages brought no better validation accuracy, and give the shallower "
+        "network with its decision block",
+        least=1,
+        metavar="N",
+    )
+    decision_convs: int | None = setting(
+        None, "convolutions of a decision block (default: 0 to 2, by the map)", least=0
+    )
+    decision_channels: int | None = setting(
+        None, "their channels (default: as the layer, 32 to 128)", least=1
+    )
+    decision_pool: int | None = setting(
+        None, "side of the squares that are averaged before them (default: 1)", least=1
+    )
+    memory_budget: str | float | int | None = setting(
+        None,
+        "the most that a step of a stage may hold: a share of plain training (0.3, 30%), or bytes "
+        "(400MB); decision blocks, batches and activations are made smaller until it does",
+        metavar="SIZE",
+    )
 
 
 class SelfSupervised(Steps):
@@ -252,6 +349,12 @@ WAYS: dict[str, Way] = {
             "--supervision pairs",
         ),
         Way(
+            "layerwise",
+            "dovetail.train.layerwise:layerwise",
+            Layerwise,
+            "dovetail train digits --how layerwise --net lenet5 --set norm=batch --epochs 5",
+        ),
+        Way(
             "self-supervised",
             "dovetail.train.self_supervised:self_supervised",
             SelfSupervised,
@@ -333,4 +436,6 @@ def chosen(
             f"{argument('how', many)}"
         )
     way.settings.check(said)
+    if "memory_budget" in said:
+        read_budget(said["memory_budget"])
     return way, said

@@ -11,6 +11,8 @@ from dovetail.train.compatible import compatible
 from dovetail.train.compatible_record import CompatibleFit
 from dovetail.train.end_to_end import end_to_end
 from dovetail.train.fit import Fit
+from dovetail.train.layerwise import layerwise
+from dovetail.train.memory_plan import plan
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
 from dovetail.train.self_supervised import self_supervised
@@ -25,7 +27,9 @@ __all__ = [
     "boost",
     "compatible",
     "end_to_end",
+    "layerwise",
     "modular",
+    "plan",
     "self_supervised",
     "stitch",
 ]

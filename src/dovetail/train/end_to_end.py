@@ -6,6 +6,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
+from dovetail.core.amounts import read_budget
 from dovetail.core.errors import TaskError
 from dovetail.core.seeds import derived_seed
 from dovetail.dist.averaging import AS_USUAL, Averaging
@@ -13,17 +14,22 @@ from dovetail.dist.group import my_share, rank_and_size
 from dovetail.dist.packed_mean import Packing
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
+from dovetail.settings.train import EndToEnd
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.budget import Budget, segments_within
 from dovetail.train.fit import Fit, Training
-from dovetail.train.frame import Course, try_once
+from dovetail.train.frame import Course, Step, try_once
+from dovetail.train.link_costs import Network, link_seconds
 from dovetail.train.loop import Together
+from dovetail.train.memory import Work
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.supervision import (
-    LOSSES,
     NATURAL,
     Loss,
     labelled_batches,
+    loss_for,
+    loss_words,
     target_scale,
     validation,
 )
@@ -33,10 +39,11 @@ def end_to_end(
     model: Part | nn.Module,
     task: Task,
     *,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     augment: str | Augment | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
+    memory_budget: Budget | None = EndToEnd.memory_budget,
     average_every: int | None = None,
     packing: Packing = AS_USUAL,
     error_feedback: bool = True,
@@ -48,10 +55,16 @@ def end_to_end(
         model: Its weights are the starting point; it is left as it is.
         task: Of kind classes (cross-entropy), multilabel (binary cross-entropy) or regression
             (squared error).
-        loss: Another loss of ``(outputs, targets)``, lower is better.
+        loss: Another loss of ``(outputs, targets)``, lower is better; or the name of one for
+            classes: ``"cross-entropy"``, ``"mse"``, ``"hinge"``, ``"sparse-cross-entropy"``,
+            ``"negative-correlation"``, ``"squared-error"``.
         augment: Such as ``"flip,shift:2"``.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, augmentation, dropout.
+        memory_budget: The most that a step may hold (see :mod:`dovetail.train.memory`): a float up
+            to 1.0 is a share of what it takes without a budget, a whole number or ``"400MB"`` is
+            bytes.  As many activations as need be are computed twice instead of kept; the trained
+            weights are the same to the last bit.
         average_every: Under ``torchrun``, with a process group: each process trains on its share of
             the rows, and after so many steps (and each epoch) all go on from the mean of their
             weights, exchanged as packed bytes.  One process alone trains as always.
@@ -75,8 +88,8 @@ def end_to_end(
     start = as_part(model)
     part = course.twin(start, task, preprocess)
     try_once(part, task)
-    own_loss = None if loss is None else named(loss)
-    loss = loss or LOSSES[task.kind]
+    own_loss, words = None if loss is None else named(loss), loss_words(loss, task)
+    own = loss_for(loss, task)
 
     # A loss of one's own may be about natural units, such as counts; ours is about distances.
     scale = target_scale(part.module, task) if own_loss is None else NATURAL
@@ -85,7 +98,7 @@ def end_to_end(
 
     course.identity["own_loss"] = own_loss
     course.settings |= {
-        "loss": getattr(loss, "__name__", type(loss).__name__),
+        "loss": words,
         "start_digest": start.digest,
     }
     together, mine, rows_of_mine = None, seed, None
@@ -98,17 +111,30 @@ def end_to_end(
             "packing": together.averaging.record().settings["packing"],
             "error_feedback": error_feedback,
         }
+    batches = labelled_batches(
+        part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
+    )
+
+    def step_with(network: Network) -> Step:
+        return course.descent(network, lambda y, targets: own(y, scale.standard(targets)))
+
+    segments = None
+    if memory_budget is not None:
+        course.settings["memory_budget"] = read_budget(memory_budget)
+        batch = next(iter(batches.epoch(0)))
+        seconds = link_seconds(part.module, batch[0].to(course.device))
+        work = Work(part.module, step_with, batch, course.options)
+        segments = segments_within(work, step_with, memory_budget, seconds)
     rows = course.run(
         part.module,
-        labelled_batches(
-            part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
-        ),
-        course.descent(part.module, lambda y, targets: loss(y, scale.standard(targets))),
-        validate=validation(part, task, loss, scale),
+        batches,
+        step_with(part.module if segments is None else segments.network(part.module)),
+        validate=validation(part, task, own, scale),
         seed=mine,
         together=together,
     )
     scale.fold()
+    course.settings |= {} if segments is None else segments.facts
     record = Training(part=part.described, task=task.name, rows=rows, settings=course.settings)
     return Fit((course.finished(part, [start], record.final),), record)
 

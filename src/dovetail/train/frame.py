@@ -25,7 +25,7 @@ from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
-from dovetail.train.loop import EpochSource, Together, run_loop
+from dovetail.train.loop import EpochSource, Together, Turns
 from dovetail.train.options import LoopOptions, Moment, Options, choose_device
 from dovetail.train.supervision import Loss, below
 
@@ -76,6 +76,7 @@ class Course:
                 said = f"a task must be a Task, got {type(task).__name__}; see dt.load_task"
                 raise SettingsError(said)
         self.identity: dict[str, Any] = {"parts": []}
+        self._turns: dict[str | None, Turns] = {}
         learnt = [task.fingerprint for task in self.tasks]
         one = not isinstance(tasks, Sequence)
         self.settings: dict[str, Any] = {
@@ -142,6 +143,8 @@ class Course:
         stage: str | None = None,
         options: Options | None = None,
         together: Together | None = None,
+        until: int | None = None,
+        keep: bool = False,
     ) -> Rows:
         """Train ``module`` in place, leave it in evaluation mode, and return a row an epoch.
 
@@ -155,23 +158,27 @@ class Course:
             stage: Of a training in several, which one; its checkpoint is a file of its own.
             options: If not the course's.
             together: For a network that is averaged with those of other processes.
+            until: Only until so many epochs are done; the same stage may go on later.
+            keep: Save the end too, if there is a checkpoint.
         """
         options = options or self.options
         if together is not None and together.rank > 0:
             options = replace(options, show=False)
         if stage is not None:
             options = replace(options, checkpoint=stage_file(options.checkpoint, stage))
-        rows = run_loop(
+        turns = self._turns.pop(stage, None) or Turns(
             module,
             batches,
             step,
             options,
-            validate=validate,
             seed=self.seed if seed is None else seed,
             identity={**self.identity, **self.settings, "stage": stage},
-            label=self.tasks[0].name if label is None else label,
             together=together,
         )
+        label = self.tasks[0].name if label is None else label
+        rows = turns.go(until, batches=batches, validate=validate, label=label, keep=keep)
+        if until is not None and until < options.epochs:
+            self._turns[stage] = turns
         module.zero_grad(set_to_none=True)
         module.eval()
         return rows
@@ -235,7 +242,8 @@ class Stages:
     """
 
     def __init__(self, course: Course, whole: Part, at: At | None = None) -> None:
-        self._course, self._whole, self._epochs = course, whole, 0
+        self._course, self._whole = course, whole
+        self._epochs: dict[str, int] = {}
         self.points = chosen_points(whole, at)
         self.modules = cut_all(whole, at=self.points)
         _refuse_unfit(self.modules, self.points)
@@ -257,26 +265,38 @@ class Stages:
         step: Step,
         validate: Validate,
         options: Options | None = None,
+        *,
+        seed: int | None = None,
+        until: int | None = None,
+        keep: bool = False,
     ) -> ModuleHistory:
-        """Train one module towards its objective, with the course's options unless said."""
-        options, before = options or self._course.options, self._epochs
+        """Train one module towards its objective, with the course's options unless said.
+
+        ``until`` and ``keep`` are those of :meth:`Course.run`.
+        """
+        options = options or self._course.options
 
         def told(callback: Callable[[Moment], Any]) -> Callable[[Moment], Any]:
-            return lambda moment: callback(
-                Moment(before + moment.epoch, self._whole.module, moment.measures, name)
-            )
+            def tell(moment: Moment) -> Any:
+                before = sum(done for stage, done in self._epochs.items() if stage != name)
+                epoch = before + moment.epoch
+                return callback(Moment(epoch, self._whole.module, moment.measures, name))
+
+            return tell
 
         rows = self._course.run(
             module,
             batches,
             step,
             validate=validate,
-            seed=self.seed_of(name),
+            seed=self.seed_of(name) if seed is None else seed,
             label=f"{self._course.tasks[0].name}, {name}",
             stage=name,
             options=replace(options, callbacks=tuple(map(told, options.callbacks))),
+            until=until,
+            keep=keep,
         )
-        self._epochs += len(rows)
+        self._epochs[name] = len(rows)
         return ModuleHistory(name, objective, rows, kept_epoch(rows, options.patience))
 
     def fit(self, start: Part, histories: Sequence[ModuleHistory]) -> Fit:

@@ -164,21 +164,75 @@ def run_loop(
     >>> round(line.weight.item(), 2)
     3.0
     """
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        run = _Run(module, batches, step, options, validate, seed, identity or {}, together)
-        inside = run.restore()
-        total, done = options.epochs * len(batches), run.epoch * len(batches) + run.batch
-        with (
-            progress(label, total, start=done, show=options.show) as tick,
-            between_steps() as run.interrupted,
-        ):
-            while run.epoch < options.epochs and not run.stopped:
-                run.one_epoch(tick, inside)
-                inside = False
-        if run.best:
-            module.load_state_dict(run.best)
-        return tuple(run.rows)
+    turns = Turns(module, batches, step, options, validate, seed, identity, together)
+    return turns.go(label=label)
+
+
+class Turns:
+    """A training that may be run some epochs at a time; between turns it keeps its state.
+
+    The arguments are those of :func:`run_loop`.  What is trained in other turns may change the
+    batches, so that each turn may bring its own.
+
+    >>> from dovetail.train.supervision import Batches
+    >>> line, x = nn.Linear(1, 1), torch.linspace(-1, 1, 32)[:, None]
+    >>> batches = Batches(x, 3 * x, 8)
+    >>> step = lambda batch: (line(batch[0]) - batch[1]).square().mean()
+    >>> turns = Turns(line, batches, step, Options(epochs=4))
+    >>> [len(turns.go(until)) for until in (1, 1, 3, 9)]
+    [1, 1, 3, 4]
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        batches: EpochSource,
+        step: Callable[[Any], Tensor],
+        options: Options,
+        validate: Callable[[], Row] | None = None,
+        seed: int = 0,
+        identity: dict[str, Any] | None = None,
+        together: Together | None = None,
+    ) -> None:
+        self._run = _Run(module, batches, step, options, validate, seed, identity or {}, together)
+        self._stepped = False
+
+    def go(
+        self,
+        until: int | None = None,
+        *,
+        batches: EpochSource | None = None,
+        validate: Callable[[], Row] | None = None,
+        label: str = "training",
+        keep: bool = False,
+    ) -> tuple[Row, ...]:
+        """Train until so many epochs are done, by default all; the rows of all epochs so far.
+
+        With ``keep`` the end of the turn is saved, if there is a file, however soon it comes.
+        """
+        run, most = self._run, self._run.options.epochs
+        until = most if until is None else min(until, most)
+        run.batches, run.validate = batches or run.batches, validate or run.validate
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices=devices):
+            # Until there was a step, every turn reads the file: a generator's state is for the
+            # epoch that it was saved in, which may be one of a later turn.
+            inside = False if self._stepped else run.restore()
+            due = run.epoch < until and not run.stopped
+            total, done = until * len(run.batches), run.epoch * len(run.batches) + run.batch
+            with (
+                progress(label, total, start=min(done, total), show=run.options.show) as tick,
+                between_steps() as run.interrupted,
+            ):
+                while run.epoch < until and not run.stopped:
+                    self._stepped = True
+                    run.one_epoch(tick, inside)
+                    inside = False
+            if keep and due and run.file is not None:
+                run.save(run.file)
+            if run.best and (run.stopped or run.epoch == most):
+                run.module.load_state_dict(run.best)
+            return tuple(run.rows)
 
 
 @dataclass
@@ -224,14 +278,14 @@ class _Run:
         if not inside:
             reseed(derived_seed(self.seed, "epoch", self.epoch), self.device)
             self.losses = []
-        _train_mode(self.module)
+        train_mode(self.module)
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
         try:
             for batch in self.batches.epoch(self.epoch, self.batch):
                 self.schedule.before_step(first_step + self.batch)
+                self.optimiser.zero_grad(set_to_none=True)  # first: no step needs the old ones
                 loss = self.step(batch)
-                self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.clip is not None:
                     nn.utils.clip_grad_norm_(self.trainable, self.options.clip)
@@ -250,7 +304,7 @@ class _Run:
                 if self.interrupted():
                     self._give_in()
                 if self.alone and self.file is not None and time.monotonic() >= self.save_at:
-                    self._save(self.file)
+                    self.save(self.file)
         except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
             if isinstance(error, DovetailError):
                 raise
@@ -261,7 +315,7 @@ class _Run:
         """Keep what was done, if there is a place for it, and stop."""
         if self.file is None or not self.alone:
             raise KeyboardInterrupt
-        self._save(self.file)
+        self.save(self.file)
         raise KeyboardInterrupt(
             f"epoch {self.epoch + 1} of {self.options.epochs} is kept in {self.file}; "
             "the same call goes on from there"
@@ -297,7 +351,7 @@ class _Run:
         if self.together is not None:
             self.stopped, due = self.together.either(self.stopped, due)
         if self.file is not None and due:
-            self._save(self.file)
+            self.save(self.file)
 
     def _stop_early(self) -> None:
         if self.options.patience is None or WATCHED not in self.rows[-1]:
@@ -307,7 +361,8 @@ class _Run:
             self.best = copy.deepcopy(self.module.state_dict())
         self.stopped = since >= self.options.patience
 
-    def _save(self, file: Path) -> None:
+    def save(self, file: Path) -> None:
+        """Write all that must survive an interruption."""
         plain, tensors = optimiser_state(self.optimiser)
         facts = {
             "epoch": self.epoch,
@@ -367,7 +422,7 @@ class _Run:
         restore_random_state(saved, self.device)
 
 
-def _train_mode(module: nn.Module) -> None:
+def train_mode(module: nn.Module) -> None:
     """Training mode, but for what is frozen: its statistics are part of what must not change."""
     module.train()
     for child in module.modules():

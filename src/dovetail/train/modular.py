@@ -33,8 +33,7 @@ from dovetail.train.fit import WATCHED, Fit, ModuleHistory, Row
 from dovetail.train.frame import HEAD, Course, Stages, trainable, try_once
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.pair_batches import Body, Objective, PairSupervision
-from dovetail.train.supervision import Loss, batches_behind, validation_behind
-from dovetail.train.supervision import head_loss as loss_named
+from dovetail.train.supervision import Loss, batches_behind, loss_for, validation_behind
 
 _HEAD_STEPS = 300
 """An output module takes at least so many steps, however few examples it has."""
@@ -69,7 +68,8 @@ def modular(
             function of ``(features, same=, different=)``, higher is better.
         at: Where to cut; by default before the last layer that has weights.
         labels_per_class: How many labelled examples the output module sees of each class.
-        head_loss: ``"cross-entropy"``, ``"mse"`` or ``"hinge"``, or a function of scores and
+        head_loss: ``"cross-entropy"``, ``"mse"``, ``"hinge"``, one of
+            :mod:`~dovetail.objectives.amplified` by name or as it is, or a function of scores and
             targets, lower is better.
         head_epochs: For the output module; by default as many as for the body, and 300 steps at
             least.
@@ -100,7 +100,8 @@ def modular(
     chosen, start = course.options, as_part(model)
     told = PairSupervision.of(task, supervision, pairs, unlabelled, course.augment, seed)
     labelled = _labelled(task, head_task, labels_per_class, seed)
-    loss = loss_named(head_loss)
+    Modular.check({"head_loss": head_loss})
+    loss = loss_for(head_loss, labelled)
     Modular.check({"head_epochs": head_epochs})
     whole = course.twin(start, task, preprocess)
     whole = whole.changed(

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -130,6 +130,8 @@ def named(choice: Any) -> str:
         return choice
     if isinstance(choice, Optimizer):
         return f"{type(choice).__name__}({_plainly(choice.defaults)})"
+    if is_dataclass(choice):
+        return repr(choice)
     inner = getattr(choice, "func", choice)  # functools.partial
     words = _plainly(getattr(choice, "keywords", {}))
     name = getattr(inner, "__qualname__", type(inner).__name__)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from dovetail.core.errors import SettingsError
+from dovetail.core.errors import SettingsError, TaskError, nearest
 from dovetail.core.seeds import generator
 from dovetail.core.settings import need_least
 from dovetail.measure.evaluate import measure
 from dovetail.measure.forward import outputs_of, prepare
+from dovetail.objectives.amplified import NegativeCorrelation, SparseCrossEntropy, SquaredError
 from dovetail.parts.contract import Contract
 from dovetail.parts.cutting import cut
-from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
-from dovetail.settings.train import Modular
+from dovetail.settings.train import LOSS_NAMES
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.features import Keeping
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -88,6 +89,7 @@ class Supply:
         rows: Of the inputs, the ones to use.
         augment: Changes of raw images.
         device: Where the module is.
+        keeping: Where they are kept; by default in memory, up to :data:`KEPT_BYTES`.
 
     >>> from dovetail.parts.part import build
     >>> front = below(build("mlp", shape=(4,), hidden=(8,)), "hidden1")
@@ -104,14 +106,13 @@ class Supply:
         *,
         augment: Callable[[Tensor, Generator], Tensor] | None = None,
         device: torch.device | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self._before, self._inputs, self.rows = before, inputs, rows
         self._augment, self._device = augment, device or before.device
         self.kept: Tensor | None = None
-        if augment is None and not uses_batch_statistics(before.module):
-            one = outputs_of(before, inputs.index_select(0, rows[:1]))
-            if one.numel() * one.element_size() * len(rows) <= KEPT_BYTES:
-                self.kept = outputs_of(before, inputs.index_select(0, rows))
+        if augment is None:
+            self.kept = (keeping or Keeping(limit=KEPT_BYTES)).kept(before, inputs, rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -142,10 +143,11 @@ def batches_behind(
     batch_size: int,
     seed: int,
     rows: Tensor | None = None,
+    keeping: Keeping | None = None,
 ) -> Batches | Prepared:
     """Batches of what frozen modules give for the training split, or for these rows; targets."""
     rows = task.indices("train") if rows is None else rows
-    supply = Supply(before, task.inputs, rows, augment=augment)
+    supply = Supply(before, task.inputs, rows, augment=augment, keeping=keeping)
     if supply.kept is not None:
         return Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
     raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
@@ -169,23 +171,49 @@ def _squared_distance(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(outputs, F.one_hot(targets, outputs.shape[1]).to(outputs))
 
 
-_HEAD_LOSSES: dict[str, Loss] = {
+_OF_CLASSES: dict[str, Loss] = {
     "cross-entropy": F.cross_entropy,
     "mse": _squared_distance,
     "hinge": F.multi_margin_loss,
+    "sparse-cross-entropy": SparseCrossEntropy(),
+    "negative-correlation": NegativeCorrelation(),
+    "squared-error": SquaredError(),
 }
+"""What :data:`~dovetail.settings.train.LOSS_NAMES` name."""
 
 
-def head_loss(choice: str | Loss) -> Loss:
-    """A loss for class scores ``[n, classes]`` and indices ``[n]``, by name or as it is.
+def loss_for(choice: str | Loss | None, task: Task) -> Loss:
+    """The loss of a training: by name, as it is, or the usual one of the task's kind.
 
-    >>> head_loss("hinge")(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    Those with a name are for class scores ``[n, classes]`` and indices ``[n]``.
+
+    >>> task = Task([[0.0], [1.0]] * 4, [0, 1] * 4)
+    >>> loss_for("hinge", task)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.)
     """
+    if choice is None:
+        return LOSSES[task.kind]
     if not isinstance(choice, str):
         return choice
-    Modular.check({"head_loss": choice})
-    return _HEAD_LOSSES[choice]
+    if choice not in LOSS_NAMES:
+        raise SettingsError(f"unknown loss {choice!r}{nearest(choice, LOSS_NAMES)}")
+    if task.kind != "classes":
+        raise TaskError(f"the loss {choice!r} is for classes, {task.name!r} is {task.kind}")
+    return _OF_CLASSES[choice]
+
+
+def loss_words(choice: str | Loss | None, task: Task) -> str:
+    """What a loss is called in records: the same name for the same loss in every process.
+
+    >>> loss_words(SquaredError(targets=(0, 1)), Task([[0.0], [1.0]] * 4, [0, 1] * 4))
+    "SquaredError(targets=(0, 1), reduction='mean', ignore=-100)"
+    """
+    if isinstance(choice, str):
+        return choice
+    if is_dataclass(choice):
+        return repr(choice)
+    loss = choice or LOSSES[task.kind]
+    return str(getattr(loss, "__name__", type(loss).__name__))
 
 
 # Numbers to predict -------------------------------------------------------------------------------
@@ -289,12 +317,19 @@ def validation(
 
 
 def validation_behind(
-    before: Part, head: Part, whole: Part, task: Task, loss: Loss
+    before: Part,
+    head: Part,
+    whole: Part,
+    task: Task,
+    loss: Loss,
+    scale: TargetScale = NATURAL,
+    *,
+    keeping: Keeping | None = None,
 ) -> Callable[[], dict[str, float]] | None:
     """As for the whole network, but what the frozen modules give is computed once if it fits."""
     rows = task.indices("validation")
-    features = Supply(before, task.inputs, rows).kept if len(rows) else None
-    return validation(whole if features is None else head, task, loss, inputs=features)
+    features = Supply(before, task.inputs, rows, keeping=keeping).kept if len(rows) else None
+    return validation(whole if features is None else head, task, loss, scale, inputs=features)
 
 
 # Batches, the same whether or not a run was interrupted -------------------------------------------
