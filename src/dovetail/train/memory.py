@@ -253,7 +253,8 @@ def _layers(
         def note(layer: nn.Module, inputs: Any, output: Any) -> None:
             forwards(inputs, output)
             first = next((t for t in tree_leaves(output) if isinstance(t, Tensor)), None)
-            if first is None or not first.requires_grad:
+            passed_on = any(first is each for each in tree_leaves(inputs))
+            if first is None or passed_on or not first.requires_grad:
                 return
             coming = sum(
                 t.nbytes

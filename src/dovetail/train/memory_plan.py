@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
@@ -286,7 +287,8 @@ def stages_of(part: Part, outputs: int) -> Iterator[Stage]:
         return
     x = torch.zeros(2, *(size or 1 for size in port.shape), device=part.device)
     for number, (start, stop) in enumerate(spans):
-        layers = nn.Sequential(*(link for _, link in links[start:stop]))
+        named = ((name.replace(".", "/"), link) for name, link in links[start:stop])
+        layers = nn.Sequential(OrderedDict(named))
         try:
             front = below(part, links[start - 1][0] if start else None)
         except CutError:
@@ -324,7 +326,8 @@ def _step_seconds(work: Work, batch: tuple[Tensor, Tensor]) -> float:
 
 
 def _layer(peak: Peak) -> str:
-    return peak.where.removeprefix("network.").removeprefix("below.")
+    where = peak.where.removeprefix("network.").removeprefix("below.")
+    return where.removeprefix("layers.").replace("/", ".")
 
 
 def _how(stage: Stage) -> str:
