@@ -57,7 +57,9 @@ def test_with_room_a_stage_stays_as_it_is():
 
 def test_a_budget_that_no_stage_can_keep_names_the_floor_and_the_stage():
     stage = next(iter(stages_of(build("lenet5", size=16, channels=3), 10)))
-    with pytest.raises(TrainingError, match=r"stage 'conv1.conv' .* within 1000 B.* still takes .*B"):
+    with pytest.raises(
+        TrainingError, match=r"stage 'conv1.conv' .* within 1000 B.* still takes .*B"
+    ):
         stage_within(stage, 1000, BATCH, F.cross_entropy, Options())
 
 

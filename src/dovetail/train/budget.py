@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dovetail.core.amounts import amount, read_budget
@@ -65,7 +64,9 @@ class Segments:
         return {
             "peak_bytes": self.peak.bytes,
             "full_bytes": self.full.bytes,
-            "recomputed": [first if first == last else f"{first} to {last}" for first, last in self.names],
+            "recomputed": [
+                first if first == last else f"{first} to {last}" for first, last in self.names
+            ],
         }
 
 
@@ -117,7 +118,10 @@ def segments_within(
         if peak.bytes <= allowed:
             return outcome(spans, peak)
         room -= peak.bytes - allowed
-    floors = [cheapest(blocks, lowest(blocks)) or (), tuple(a_block_at_a_time(links_of(work.module)))]
+    floors = [
+        cheapest(blocks, lowest(blocks)) or (),
+        tuple(a_block_at_a_time(links_of(work.module))),
+    ]
     least = min((outcome(s, _measured(work, step_with, s)) for s in floors), key=_bytes)
     if budget is not None and least.peak.bytes > allowed:
         raise TrainingError(
@@ -171,7 +175,7 @@ def stage_work(
     whole = _Whole(stage.below.module, stage.build())
 
     def step_of(module: nn.Module) -> Callable[[Any], Tensor]:
-        below, network = module.below, module.network
+        below, network = module.get_submodule("below"), module.get_submodule("network")
         below.eval()
 
         def step(batch: tuple[Tensor, Tensor]) -> Tensor:

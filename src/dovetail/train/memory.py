@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -122,7 +123,7 @@ class Live:
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
             if key not in self._seen:
-                gone = weakref.ref(storage, lambda _, k=key, n=size: self._lose(k, n))
+                gone = weakref.ref(storage, partial(self._lose, key, size))
                 self._count += 1
                 self._seen[key] = self._count, gone
                 self.now += size
@@ -132,7 +133,7 @@ class Live:
         self.see(tensor)
         return self._seen[tensor.untyped_storage()._cdata][0]
 
-    def _lose(self, key: int, size: int) -> None:
+    def _lose(self, key: int, size: int, _: object = None) -> None:
         self._seen.pop(key, None)
         self.now -= size
 
@@ -173,11 +174,11 @@ def peak_by_hooks(work: Work, *, fake: bool = True) -> Peak:
 # Discovery ----------------------------------------------------------------------------------------
 
 
-class _Results(TorchDispatchMode):
+class _Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shows the result of every operation to a counter."""
 
     def __init__(self, live: Live) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._live = live
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -221,7 +222,8 @@ def _hooks(module: nn.Module, live: Live) -> Iterator[None]:
     with ExitStack() as stack:
         for parameter in module.parameters():
             if parameter.requires_grad:
-                handle = parameter.register_post_accumulate_grad_hook(arrived)
+                hook = parameter.register_post_accumulate_grad_hook
+                handle = hook(arrived)  # type: ignore[no-untyped-call]
                 stack.callback(handle.remove)
         stack.enter_context(_layers(module, live, forwards, backwards))
         stack.enter_context(_seeing_recomputed(live))
@@ -239,7 +241,7 @@ def _layers(
     """Tell of each innermost layer when it begins and has run, and when its backward pass begins.
 
     ``forwards`` hears of inputs first, and of outputs too when they are there: a recomputation may
-    end inside a layer.  ``backwards`` hears how many bytes the gradients of the layer's inputs will take.
+    end inside a layer.  ``backwards`` hears how many bytes the gradients of the inputs will take.
     """
 
     def begins(name: str) -> Callable[..., None]:
@@ -263,7 +265,8 @@ def _layers(
                 and t.requires_grad
                 and t.untyped_storage()._cdata != first.untyped_storage()._cdata
             )
-            first.register_hook(lambda gradient: backwards(name, layer, coming, gradient))
+            begun = partial(backwards, name, layer, coming)
+            first.register_hook(begun)  # type: ignore[no-untyped-call]
 
         return note
 
@@ -283,7 +286,7 @@ def _seeing_recomputed(live: Live) -> Iterator[None]:
     class Seeing(usual):  # type: ignore[misc, valid-type]
         def __init__(self, *frame: Any) -> None:
             super().__init__(*frame)
-            pack = self.pack_hook
+            pack: Callable[[Tensor], Any] = self.pack_hook  # type: ignore[has-type]
 
             def seen(tensor: Tensor) -> Any:
                 live.see(tensor)
@@ -292,7 +295,7 @@ def _seeing_recomputed(live: Live) -> Iterator[None]:
 
             self.pack_hook = seen
 
-    recomputing._recomputation_hook = Seeing  # type: ignore[misc]
+    recomputing._recomputation_hook = Seeing  # type: ignore[misc, assignment]
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import copy
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -25,8 +26,8 @@ from dovetail.train.budget import (
     StepWith,
     bytes_of,
     segments_within,
-    stage_work,
     stage_within,
+    stage_work,
 )
 from dovetail.train.checkpointing import Checkpointed, a_block_at_a_time, links_of
 from dovetail.train.decision import Decision
@@ -262,12 +263,10 @@ def _of_stages(
         work = stage_work(stage, (batch[0], batch[1]), loss, options, beside)
         peak = peak_by_operations(work)
         if budget is not None and peak.bytes > budget:
-            try:
+            with suppress(TrainingError):  # it is shown what the stage takes as it is
                 stage, peak = stage_within(
                     stage, budget, (batch[0], batch[1]), loss, options, beside=beside
                 )
-            except TrainingError:
-                pass  # it is said what it takes
             work = stage_work(stage, (batch[0], batch[1]), loss, options, beside)
         seconds = _step_seconds(work, few) * len(batch[0]) / len(few[0])
         yield PlannedWay(stage.name, peak.bytes, seconds, _layer(peak), _how(stage))
