@@ -128,6 +128,10 @@ class Live:
                 self._seen[key] = self._count, gone
                 self.now += size
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether it was shown the tensor's storage."""
+        return tensor.untyped_storage()._cdata in self._seen
+
     def number(self, tensor: Tensor) -> int:
         """A number for the tensor's storage that no other one has had."""
         self.see(tensor)
@@ -201,9 +205,13 @@ def by_operations(module: nn.Module, live: Live) -> Iterator[None]:
 
 @contextmanager
 def _hooks(module: nn.Module, live: Live) -> Iterator[None]:
-    def forwards(*tensors: Any) -> None:
-        live.see(tensors)
+    given: dict[str, int] = {}  # what each layer gives, in bytes
+
+    def forwards(inputs: Any, *output: Any) -> None:
+        live.see(inputs, output)
         live.mark()
+        if output:
+            given[live.at] = sum(t.nbytes for t in tree_leaves(output) if isinstance(t, Tensor))
 
     def backwards(name: str, layer: nn.Module, coming: int, gradient: Tensor) -> None:
         live.at = name
@@ -226,7 +234,7 @@ def _hooks(module: nn.Module, live: Live) -> Iterator[None]:
                 handle = hook(arrived)  # type: ignore[no-untyped-call]
                 stack.callback(handle.remove)
         stack.enter_context(_layers(module, live, forwards, backwards))
-        stack.enter_context(_seeing_recomputed(live))
+        stack.enter_context(_seeing_recomputed(live, given))
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor))
         yield
 
@@ -279,8 +287,12 @@ def _layers(
 
 
 @contextmanager
-def _seeing_recomputed(live: Live) -> Iterator[None]:
-    """Also see what a checkpointed segment saves when it is run again, under hooks of its own."""
+def _seeing_recomputed(live: Live, given: dict[str, int]) -> Iterator[None]:
+    """Also see what a checkpointed segment saves when it is run again, under hooks of its own.
+
+    It stops inside the layer that saves the last tensor.  If that is an input of the layer, the
+    output is there as well, and nobody tells.
+    """
     usual = recomputing._recomputation_hook
 
     class Seeing(usual):  # type: ignore[misc, valid-type]
@@ -289,9 +301,14 @@ def _seeing_recomputed(live: Live) -> Iterator[None]:
             pack: Callable[[Tensor], Any] = self.pack_hook  # type: ignore[has-type]
 
             def seen(tensor: Tensor) -> Any:
+                is_input = live.knows(tensor)
                 live.see(tensor)
                 live.mark()
-                return pack(tensor)
+                try:
+                    return pack(tensor)
+                except recomputing._StopRecomputationError:
+                    live.mark(given.get(live.at, 0) if is_input else 0)
+                    raise
 
             self.pack_hook = seen
 
