@@ -89,3 +89,29 @@ def test_what_was_given_reaches_the_trainer(run, tmp_path, monkeypatch, words, a
         run("train", "digits", "--net", "mlp", *words)
     assert asked.items() <= seen.items()
     assert not {"lr", "epochs", "device", "modules"} & (seen.keys() - asked.keys())
+
+
+def test_a_plan_says_what_each_way_takes_and_trains_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "digits", "--batch-size", "256", "--memory-budget", "95%", "--plan")
+    said = run(*words, "--json")
+    assert said.code == 0
+    facts = said.json
+    assert facts["take"] in {way["name"] for way in facts["ways"]}
+    assert facts["stages"]
+    assert "layer by layer" in run(*words).out
+    assert not (tmp_path / "shelf").exists()
+
+
+@pytest.mark.parametrize("budget", ["0", "1.5", "much"])
+def test_what_is_no_budget_is_told_before_torch_loads(run, budget):
+    said = run("train", "digits", "--memory-budget", budget)
+    assert said.code == 2
+    assert "--memory-budget is a share above 0" in said.err
+
+
+def test_a_budget_that_cannot_be_kept_is_one_line(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = run("train", "digits", "--memory-budget", "10kB")
+    assert said.code != 0
+    assert "which 'conv1" in said.err

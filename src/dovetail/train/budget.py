@@ -173,7 +173,7 @@ def stage_work(
     whole = _Whole(stage.below.module, stage.build())
 
     def step_of(module: nn.Module) -> Callable[[Any], Tensor]:
-        below, network = module.below, module.network
+        below, network = module.get_submodule("below"), module.get_submodule("network")
         below.eval()
 
         def step(batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -54,8 +55,8 @@ def recomputed(run: Callable[[Tensor], Tensor], x: Tensor, *modules: nn.Module) 
         try:
             yield
         finally:
-            for (module, name, _), buffer in zip(before, now, strict=True):
-                module._buffers[name] = buffer
+            for (module, name, _), its in zip(before, now, strict=True):
+                module._buffers[name] = its
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         return nullcontext(), as_before()
@@ -155,4 +156,4 @@ def a_block_at_a_time(links: Sequence[Link]) -> list[Span]:
     """
     starts = [i for i, (_, link) in enumerate(links) if any(p.ndim > 1 for p in link.parameters())]
     edges = [0, *(i for i in starts if i > 0), len(links)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))

@@ -34,7 +34,7 @@ def link_costs(
     >>> net = nn.Sequential(nn.Linear(3, 5, bias=False), nn.ReLU())
     >>> step_with = lambda network: lambda x: network(x).sum()
     >>> blocks, held = link_costs(Work(net, step_with, torch.zeros(10, 3)), step_with)
-    >>> [sum(block.saved.values()) for block in blocks], held  # the output; weights, momentum, batch
+    >>> [sum(block.saved.values()) for block in blocks], held
     ([0, 200], 240)
     """
     watched: list[_Watched] = []
@@ -98,7 +98,7 @@ class _Watched:
             size = 0 if number in self._held else x.untyped_storage().nbytes()
             self._crossing.append((number, size))
             if x.requires_grad:
-                x.register_hook(self._begins(i))
+                x.register_hook(self._begins(i))  # type: ignore[no-untyped-call]
         return x
 
     def _notes(self, i: int) -> Callable[[Tensor], Tensor]:

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -111,17 +112,21 @@ class Live:
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
             if key not in self._seen:
-                gone = weakref.ref(storage, lambda _, k=key, n=size: self._lose(k, n))
+                gone = weakref.ref(storage, partial(self._lose, key, size))
                 self._count += 1
                 self._seen[key] = self._count, gone
                 self.now += size
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether it was shown the tensor's storage."""
+        return tensor.untyped_storage()._cdata in self._seen
 
     def number(self, tensor: Tensor) -> int:
         """A number for the tensor's storage that no other one has had."""
         self.see(tensor)
         return self._seen[tensor.untyped_storage()._cdata][0]
 
-    def _lose(self, key: int, size: int) -> None:
+    def _lose(self, key: int, size: int, _: object = None) -> None:
         self._seen.pop(key, None)
         self.now -= size
 
@@ -162,11 +167,11 @@ def peak_by_hooks(work: Work, *, fake: bool = True) -> Peak:
 # Discovery ----------------------------------------------------------------------------------------
 
 
-class _Results(TorchDispatchMode):
+class _Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shows the result of every operation to a counter."""
 
     def __init__(self, live: Live) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._live = live
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -189,9 +194,13 @@ def by_operations(module: nn.Module, live: Live) -> Iterator[None]:
 
 @contextmanager
 def _hooks(module: nn.Module, live: Live) -> Iterator[None]:
-    def forwards(*tensors: Any) -> None:
-        live.see(tensors)
+    given: dict[str, int] = {}  # what each layer gives, in bytes
+
+    def forwards(inputs: Any, *output: Any) -> None:
+        live.see(inputs, output)
         live.mark()
+        if output:
+            given[live.at] = sum(t.nbytes for t in tree_leaves(output) if isinstance(t, Tensor))
 
     def backwards(name: str, layer: nn.Module, coming: int, gradient: Tensor) -> None:
         live.at = name
@@ -210,10 +219,11 @@ def _hooks(module: nn.Module, live: Live) -> Iterator[None]:
     with ExitStack() as stack:
         for parameter in module.parameters():
             if parameter.requires_grad:
-                handle = parameter.register_post_accumulate_grad_hook(arrived)
+                hook = parameter.register_post_accumulate_grad_hook
+                handle = hook(arrived)  # type: ignore[no-untyped-call]
                 stack.callback(handle.remove)
         stack.enter_context(_layers(module, live, forwards, backwards))
-        stack.enter_context(_seeing_recomputed(live))
+        stack.enter_context(_seeing_recomputed(live, given))
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor))
         yield
 
@@ -228,7 +238,7 @@ def _layers(
     """Tell of each innermost layer when it begins and has run, and when its backward pass begins.
 
     ``forwards`` hears of inputs first, and of outputs too when they are there: a recomputation may
-    end inside a layer.  ``backwards`` hears how many bytes the gradients of the layer's inputs will take.
+    end inside a layer.  ``backwards`` hears how many bytes the gradients of the inputs will take.
     """
 
     def begins(name: str) -> Callable[..., None]:
@@ -242,7 +252,8 @@ def _layers(
         def note(layer: nn.Module, inputs: Any, output: Any) -> None:
             forwards(inputs, output)
             first = next((t for t in tree_leaves(output) if isinstance(t, Tensor)), None)
-            if first is None or not first.requires_grad:
+            passed_on = any(first is each for each in tree_leaves(inputs))
+            if first is None or passed_on or not first.requires_grad:
                 return
             coming = sum(
                 t.nbytes
@@ -251,7 +262,8 @@ def _layers(
                 and t.requires_grad
                 and t.untyped_storage()._cdata != first.untyped_storage()._cdata
             )
-            first.register_hook(lambda gradient: backwards(name, layer, coming, gradient))
+            begun = partial(backwards, name, layer, coming)
+            first.register_hook(begun)  # type: ignore[no-untyped-call]
 
         return note
 
@@ -264,23 +276,32 @@ def _layers(
 
 
 @contextmanager
-def _seeing_recomputed(live: Live) -> Iterator[None]:
-    """Also see what a checkpointed segment saves when it is run again, under hooks of its own."""
+def _seeing_recomputed(live: Live, given: dict[str, int]) -> Iterator[None]:
+    """Also see what a checkpointed segment saves when it is run again, under hooks of its own.
+
+    It stops inside the layer that saves the last tensor.  If that is an input of the layer, the
+    output is there as well, and nobody tells.
+    """
     usual = recomputing._recomputation_hook
 
     class Seeing(usual):  # type: ignore[misc, valid-type]
         def __init__(self, *frame: Any) -> None:
             super().__init__(*frame)
-            pack = self.pack_hook
+            pack: Callable[[Tensor], Any] = self.pack_hook  # type: ignore[has-type]
 
             def seen(tensor: Tensor) -> Any:
+                is_input = live.knows(tensor)
                 live.see(tensor)
                 live.mark()
-                return pack(tensor)
+                try:
+                    return pack(tensor)
+                except recomputing._StopRecomputationError:
+                    live.mark(given.get(live.at, 0) if is_input else 0)
+                    raise
 
             self.pack_hook = seen
 
-    recomputing._recomputation_hook = Seeing  # type: ignore[misc]
+    recomputing._recomputation_hook = Seeing  # type: ignore[misc, assignment]
     try:
         yield
     finally:

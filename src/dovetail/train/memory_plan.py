@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -259,12 +261,10 @@ def _of_stages(
         work = stage_work(stage, (batch[0], batch[1]), loss, options, beside)
         peak = peak_by_operations(work)
         if budget is not None and peak.bytes > budget:
-            try:
+            with suppress(TrainingError):  # it is shown what the stage takes as it is
                 stage, peak = stage_within(
                     stage, budget, (batch[0], batch[1]), loss, options, beside=beside
                 )
-            except TrainingError:
-                pass  # it is said what it takes
             work = stage_work(stage, (batch[0], batch[1]), loss, options, beside)
         seconds = _step_seconds(work, few) * len(batch[0]) / len(few[0])
         yield PlannedWay(stage.name, peak.bytes, seconds, _layer(peak), _how(stage))
@@ -284,7 +284,8 @@ def stages_of(part: Part, outputs: int) -> Iterator[Stage]:
         return
     x = torch.zeros(2, *(size or 1 for size in port.shape), device=part.device)
     for number, (start, stop) in enumerate(spans):
-        layers = nn.Sequential(*(link for _, link in links[start:stop]))
+        named = ((name.replace(".", "/"), link) for name, link in links[start:stop])
+        layers = nn.Sequential(OrderedDict(named))
         try:
             front = below(part, links[start - 1][0] if start else None)
         except CutError:
@@ -322,7 +323,8 @@ def _step_seconds(work: Work, batch: tuple[Tensor, Tensor]) -> float:
 
 
 def _layer(peak: Peak) -> str:
-    return peak.where.removeprefix("network.").removeprefix("below.")
+    where = peak.where.removeprefix("network.").removeprefix("below.")
+    return where.removeprefix("layers.").replace("/", ".")
 
 
 def _how(stage: Stage) -> str:
