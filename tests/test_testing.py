@@ -20,6 +20,7 @@ from dovetail.testing import CheckFailed, check_objective, check_part, check_sco
 ZOO = {
     "mlp": {"shape": [4], "hidden": [6, 5], "norm": "batch"},
     "patch-mlp": {"shape": [1, 8, 8], "filters": 3, "patch": 3, "pool": 2, "hidden": [6, 5]},
+    "decision-block": {"shape": (4, 8, 8), "classes": 3, "convs": 2, "channels": 4},
     "boosted-trees": {"inputs": 4, "outputs": 3, "trees": 6, "nodes": 5, "depth": 2},
     "lenet5": {"size": 8},
     "resnet8": {"size": 8, "width": 4},
