@@ -30,7 +30,7 @@ from dovetail.core.records import Record
 from dovetail.core.seeds import generator
 from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series, Table, Text, View
-from dovetail.lens.subject import Data, Loss, Subject, inside, subject_of
+from dovetail.lens.subject import BATCH_BYTES, Data, Loss, Subject, inside, subject_of
 from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.curvature import LossHessian
 from dovetail.linalg.spectrum import spectral_density, trace_of
@@ -39,9 +39,6 @@ from dovetail.tasks.splits import Split
 
 MEMORY = 2**30
 """Bytes of graphs that are kept from one product to the next; beyond, they are made anew."""
-
-_BATCH_BYTES = 1 << 20
-"""Of inputs in a batch at most, where nobody says how many batches."""
 
 _KEPT = 3
 """So many times what one backward pass needs is kept for a second one."""
@@ -140,7 +137,7 @@ class MeanHessian:
         self._subject, self._names = subject, inside(subject.module, module)
         n = len(subject.x)
         if batches is None:
-            batches = math.ceil(subject.x.numel() * subject.x.element_size() / _BATCH_BYTES)
+            batches = math.ceil(subject.x.numel() * subject.x.element_size() / BATCH_BYTES)
             batches = min(batches, n)
         need_least("batches", batches, 1)
         if batches > n:

@@ -18,6 +18,7 @@ WORDS = {
     "deviation": "how far the weights have moved",
     "profile": "what each layer learnt",
     "curvature": "how sharp the minimum is",
+    "gradients": "how gradients pass the layers",
     "landscape": "the loss around the weights",
     "hessian": "curvature of the whole network",
     "study": "scratch, frozen and fine-tuned, side by side",
@@ -145,7 +146,7 @@ class Inspection(
     @property
     def _setting(self) -> str:
         said = f"{counted(self.n, 'example')} in {lasting(self.seconds)}." if self.n else ""
-        return f"{said} Curvature is that of {self.head}." if self.head else said
+        return f"{said} The loss is that of {self.head}." if self.head else said
 
     def _said(self) -> Table | None:
         rows = tuple(
