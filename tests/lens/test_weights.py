@@ -97,7 +97,7 @@ def test_matching_never_takes_networks_apart():
         one, other = (conv(s).state_dict() for s in (seed, seed + 10))
         moved = matched_weights(other, one)
         first = "0.weight"
-        before, after = (float((t[first] - one[first]).norm()) for t in (other, moved))
+        before, after = (float((t[first] - one[first]).detach().norm()) for t in (other, moved))
         assert after <= before + 1e-9
 
 

@@ -248,7 +248,7 @@ def _largest(
         dtype=np.float64,
         matvec=lambda v: product(torch.from_numpy(v.ravel())).numpy(),
     )
-    wide = min(size, max(2 * k + 1, 3 * k))
+    wide = min(size, max(2 * k + 1, 20))
     try:
         found = eigsh(operator, k, which="LA", ncv=wide, tol=tolerance, v0=start.numpy())
     except ArpackNoConvergence as error:
