@@ -369,7 +369,7 @@ class HessianSpectrum(
         ]
         series = Series("eigenvalue", places, self.eigenvalues, ends[0], ends[1])
         rows = tuple(
-            (i, value, self.residuals[i - 1], self.errors[i - 1] if self.errors else None)
+            (i, value, self.residuals[i - 1], *self.errors[i - 1 : i])
             for i, value in zip(places, self.eigenvalues, strict=True)
         )
         blocks: list[Text | Figure | Table] = [
@@ -382,6 +382,9 @@ class HessianSpectrum(
             shown_ = Series("density", x, tuple(max(v, low) for v in y))
             name = "Density of the spectrum (random vectors)"
             blocks.append(Figure("line", name, (shown_,), "eigenvalue", "density", log_y=True))
-        columns = ("place", "eigenvalue", "residual", "standard error")
-        blocks.append(Table(columns, rows, ("", ".6g", ".1e", ".2g")))
+        columns: tuple[str, ...] = ("place", "eigenvalue", "residual")
+        formats: tuple[str, ...] = ("", ".6g", ".1e")
+        if self.errors:
+            columns, formats = (*columns, "standard error"), (*formats, ".2g")
+        blocks.append(Table(columns, rows, formats))
         return tuple(blocks)

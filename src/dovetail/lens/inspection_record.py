@@ -149,11 +149,8 @@ class Inspection(
         return f"{said} The loss is that of {self.head}." if self.head else said
 
     def _said(self) -> Table | None:
-        rows = tuple(
-            (look.name, WORDS.get(look.name, ""), look.answer, look.seconds) for look in self.looks
-        )
-        columns = ("look", "about", "what it says", "seconds")
-        return Table(columns, rows, ("", "", "", ".1f")) if rows else None
+        rows = tuple((look.name, WORDS.get(look.name, ""), look.seconds) for look in self.looks)
+        return Table(("look", "about", "seconds"), rows, ("", "", ".1f")) if rows else None
 
     def _pictures(self) -> View:
         """What each look shows, under its name."""
@@ -169,8 +166,8 @@ class Inspection(
         text("{_setting}", "note"),
         _said,
         _WEIGHTS,
-        _OFFERS,
         _pictures,
+        _OFFERS,
     )
 
     def in_brief(self) -> View:
