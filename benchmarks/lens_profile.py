@@ -21,7 +21,7 @@ import torch
 
 import dovetail as dt
 from dovetail.core.evidence import Evidence, environment
-from dovetail.lens.profile import _measured, _weights
+from dovetail.lens.profile import _measured, layer_weights
 from dovetail.measure.features import features_through, pieces_along
 from dovetail.ranking.candidates import only, points_of
 
@@ -48,7 +48,7 @@ def profiled(images: int, size: int, rounds: int, threads: int) -> dict[str, Any
         _, one = seconds(lambda: dt.features(part, task))
 
         def measure() -> None:
-            _weights({**pieces, "output": rest.module})
+            layer_weights({**pieces, "output": rest.module})
             for name, each in taken.items():
                 _measured(name, each.values, targets, 10, "auto", 0)
 

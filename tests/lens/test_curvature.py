@@ -41,7 +41,7 @@ def dense(module, x, y, names=None, loss=F.cross_entropy):
     rows = [
         torch.cat([blocks[a][b].reshape(theta[a].numel(), -1) for b in theta], dim=1) for a in theta
     ]
-    return torch.cat(rows)
+    return torch.cat(rows).detach()
 
 
 @pytest.mark.parametrize(("make", "shape"), [(net, (4,)), (conv, (1, 6, 6))], ids=["mlp", "conv"])

@@ -49,7 +49,7 @@ def inspect(
 
 
 def _page(seen: Inspection, file: Path) -> Path:
-    return write_report([seen], file, title=seen.title, subtitle=seen.answer)
+    return write_report([seen], file, title="What is inside?")
 
 
 def _as_the_door_has_it(seen: Inspection) -> Inspection:

@@ -30,7 +30,7 @@ from dovetail.core.records import Record
 from dovetail.core.seeds import generator
 from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series, Table, Text, View
-from dovetail.lens.subject import Data, Loss, Subject, inside, subject_of
+from dovetail.lens.subject import BATCH_BYTES, Data, Loss, Subject, inside, subject_of
 from dovetail.linalg.conjugate_gradients import ConvergenceError
 from dovetail.linalg.curvature import LossHessian
 from dovetail.linalg.spectrum import spectral_density, trace_of
@@ -39,9 +39,6 @@ from dovetail.tasks.splits import Split
 
 MEMORY = 2**30
 """Bytes of graphs that are kept from one product to the next; beyond, they are made anew."""
-
-_BATCH_BYTES = 1 << 20
-"""Of inputs in a batch at most, where nobody says how many batches."""
 
 _KEPT = 3
 """So many times what one backward pass needs is kept for a second one."""
@@ -140,7 +137,7 @@ class MeanHessian:
         self._subject, self._names = subject, inside(subject.module, module)
         n = len(subject.x)
         if batches is None:
-            batches = math.ceil(subject.x.numel() * subject.x.element_size() / _BATCH_BYTES)
+            batches = math.ceil(subject.x.numel() * subject.x.element_size() / BATCH_BYTES)
             batches = min(batches, n)
         need_least("batches", batches, 1)
         if batches > n:
@@ -251,7 +248,7 @@ def _largest(
         dtype=np.float64,
         matvec=lambda v: product(torch.from_numpy(v.ravel())).numpy(),
     )
-    wide = min(size, max(2 * k + 1, 3 * k))
+    wide = min(size, max(2 * k + 1, 20))
     try:
         found = eigsh(operator, k, which="LA", ncv=wide, tol=tolerance, v0=start.numpy())
     except ArpackNoConvergence as error:
@@ -372,7 +369,7 @@ class HessianSpectrum(
         ]
         series = Series("eigenvalue", places, self.eigenvalues, ends[0], ends[1])
         rows = tuple(
-            (i, value, self.residuals[i - 1], self.errors[i - 1] if self.errors else None)
+            (i, value, self.residuals[i - 1], *self.errors[i - 1 : i])
             for i, value in zip(places, self.eigenvalues, strict=True)
         )
         blocks: list[Text | Figure | Table] = [
@@ -385,6 +382,9 @@ class HessianSpectrum(
             shown_ = Series("density", x, tuple(max(v, low) for v in y))
             name = "Density of the spectrum (random vectors)"
             blocks.append(Figure("line", name, (shown_,), "eigenvalue", "density", log_y=True))
-        columns = ("place", "eigenvalue", "residual", "standard error")
-        blocks.append(Table(columns, rows, ("", ".6g", ".1e", ".2g")))
+        columns: tuple[str, ...] = ("place", "eigenvalue", "residual")
+        formats: tuple[str, ...] = ("", ".6g", ".1e")
+        if self.errors:
+            columns, formats = (*columns, "standard error"), (*formats, ".2g")
+        blocks.append(Table(columns, rows, formats))
         return tuple(blocks)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -34,9 +34,10 @@ from dovetail.core.records import Record
 from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series, Table, Text, View
 from dovetail.lens.perturbed import Perturbed
-from dovetail.lens.subject import Data, Loss, Subject, inside, subject_of
+from dovetail.lens.subject import BATCH_BYTES, Data, Loss, Subject, inside, subject_of
 from dovetail.linalg.parameters import by_layer
 from dovetail.measure.weights import root_mean_square
+from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 from dovetail.tasks.splits import Split
 
@@ -183,15 +184,22 @@ def gradient_flow(
     if not layers:
         raise SettingsError("the network has no weight matrices or filters")
     own = copy.deepcopy(subject.module).eval().requires_grad_(True)
+    sums: dict[str, float] = {}
+
+    def lengths(outputs: dict[str, list[Tensor]], n: int) -> None:
+        for layer, tensors in outputs.items():
+            left = [t.grad for t in tensors if t.grad is not None and len(t) == n]
+            for grad in left:
+                norms = grad.double().flatten(1).norm(dim=1)
+                sums[layer] = sums.get(layer, 0.0) + float(norms.sum())
+        outputs.clear()
+
     with _outputs_kept(own, list(layers)) as outputs:
-        slopes = _slopes(Subject(**{**vars(subject), "module": own}), names, own=True)
-    n = len(subject.x)
-    back: dict[str, float | None] = {}
-    for layer in layers:
-        left = [t.grad for t in outputs.get(layer, []) if t.grad is not None]
-        # The loss is a mean over n examples, so that each example's own gradient is n times this.
-        norms = [n * g.double().flatten(1).norm(dim=1).mean() for g in left if len(g) == n]
-        back[layer] = float(torch.stack(norms).sum()) if norms else None
+        whole = Subject(**{**vars(subject), "module": own})
+        slopes = _slopes(whole, names, own=True, after=lambda n: lengths(outputs, n))
+    # The loss is a mean over n examples, so that each example's own gradient is n times its share,
+    # and their mean is the sum.
+    back = {layer: sums.get(layer) for layer in layers}
     last = next((back[layer] for layer in reversed(layers) if back[layer]), None)
     rows = []
     for layer, inner in layers.items():
@@ -371,20 +379,35 @@ class WeightProjection(
         )
 
 
-def _slopes(subject: Subject, names: tuple[str, ...], *, own: bool = False) -> dict[str, Tensor]:
-    """The mean loss's gradient by name; ``own`` modules may keep what their hooks ask for."""
+def _slopes(
+    subject: Subject,
+    names: tuple[str, ...],
+    *,
+    own: bool = False,
+    after: Callable[[int], None] = lambda n: None,
+) -> dict[str, Tensor]:
+    """The mean loss's gradient by name, a batch of so few examples at a time that maps are small.
+
+    ``own`` modules may keep what their hooks ask for; ``after`` is told how many a batch had.
+    """
     module = subject.module if own else copy.deepcopy(subject.module).eval().requires_grad_(True)
     weights = dict(module.named_parameters())
+    n = len(subject.x)
+    batches = math.ceil(subject.x.numel() * subject.x.element_size() / BATCH_BYTES)
+    if uses_batch_statistics(module):
+        batches = 1
+    total = 0.0
     with torch.inference_mode(False), torch.enable_grad():
-        outputs = module(subject.x)
-        value = subject.loss(outputs, subject.y)
-        if not math.isfinite(float(value.detach())):
-            raise TaskError(f"the loss is {float(value.detach())}; look at the weights and inputs")
-        torch.autograd.backward([value])
-    found = {name: weights[name].grad for name in names}
+        for rows in torch.arange(n).tensor_split(max(1, min(batches, n))):
+            value = subject.loss(module(subject.x[rows]), subject.y[rows]) * (len(rows) / n)
+            total += float(value.detach())
+            torch.autograd.backward([value])
+            after(len(rows))
+    if not math.isfinite(total):
+        raise TaskError(f"the loss is {total}; look at the weights and inputs")
     return {
         name: torch.zeros_like(weights[name]) if slope is None else slope.detach()
-        for name, slope in found.items()
+        for name, slope in ((name, weights[name].grad) for name in names)
     }
 
 

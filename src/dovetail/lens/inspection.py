@@ -1,8 +1,10 @@
 """One look into a part: what fits in a minute, the answer first, and what more there is to see.
 
 Without a task there are the weights alone; with what the part was ``before``, how far they moved.
-With a task there are the features at every point (:func:`~dovetail.lens.profile`), and the
-curvature of the last layer.  What takes longer is timed on a few examples and offered.
+With a task there are the features at every point (:func:`~dovetail.lens.profile`), the curvature
+of the last layer and the gradients of all.  The examples run through the network once: profile and
+head share the features, curvature needs no more than these, and gradients take few examples.  What
+takes longer is timed on a few examples and offered.
 """
 
 from __future__ import annotations
@@ -18,28 +20,31 @@ from dovetail.core.records import Record
 from dovetail.core.views import Text
 from dovetail.core.words import listed
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
+from dovetail.lens.gradients import gradient_flow
 from dovetail.lens.inspection_head import Headed, headed
 from dovetail.lens.inspection_plan import (
+    GRADIENTS,
     GRID,
-    HESSIAN_EXAMPLES,
-    LANDSCAPE_EXAMPLES,
+    SEEDS,
     Pace,
+    examples_for,
     expected_seconds,
     pace_of,
 )
 from dovetail.lens.inspection_record import Inspection, Look, Offer
 from dovetail.lens.landscape import landscape
-from dovetail.lens.profile import profile
+from dovetail.lens.profile import Along, along_points, layer_weights, profile_of, refuse_few
 from dovetail.lens.profile_record import LayerWeights
 from dovetail.lens.subject import inside
 from dovetail.lens.theory import gram_theory
 from dovetail.lens.transfer_study import transfer_study
 from dovetail.lens.weights import deviation
 from dovetail.measure.forward import prepare, refuse_other_inputs
-from dovetail.measure.weights import stable_rank, weight_entropy
+from dovetail.parts.cutting import cut_points
+from dovetail.parts.heads import before_the_head
 from dovetail.parts.part import Part, as_part
-from dovetail.ranking.candidates import points_of, sampled
-from dovetail.settings.inspect import LOOKS, NEEDS, USUAL, Inspect
+from dovetail.ranking.candidates import fewer, points_of, sampled
+from dovetail.settings.inspect import LOOKS, NEEDS, OF_CLASSES, USUAL, Inspect
 from dovetail.tasks.splits import Split
 from dovetail.tasks.task import Task
 
@@ -71,8 +76,8 @@ def inspect(
         part: A network, or a front without a head.
         task: Examples to look at it with; without one there are only weights.
         before: What it was before it was trained or tuned: a part of the same architecture.
-        what: Which looks, some of ``deviation, profile, curvature, landscape, hessian, study`` and
-            ``theory``; by default the first three, as far as there is data for them.
+        what: Which looks, some of ``deviation, profile, curvature, gradients, landscape, hessian,
+            study`` and ``theory``; by default the first four, as far as there is data for them.
         all: All of them, likewise.
         plan: Only say what each would take.
         samples: Examples to look at.
@@ -97,10 +102,14 @@ def inspect(
     part = as_part(part)
     _refuse_features(part)
     looks = _chosen(what, all, {name for name, value in given.items() if value is not None})
+    if task is not None and task.kind == "regression" and (what is None or all):
+        looks = [name for name in looks if name not in OF_CLASSES]
     if module is not None:
         inside(part.module, module)
     began = time.perf_counter()
     room = _Room(part, task, before, samples, split, module, k, source, seed)
+    if "profile" in looks:
+        refuse_few(room.n, k)
     taken: list[Look] = []
     stopped = ""
     with progress(f"looking into {part.described}", len(looks), show=show) as step:
@@ -117,7 +126,9 @@ def inspect(
             taken.append(Look(name, seconds, _answer_of(record), record))
             step(name)
     left = [name for name in LOOKS if name not in {look.name for look in taken}]
-    return room.seen(tuple(taken), tuple(room.offer(name) for name in left), plan, stopped, began)
+    shared = plan and "profile" in looks
+    offers = tuple(room.offer(name, shared) for name in left)
+    return room.seen(tuple(taken), offers, plan, stopped, began)
 
 
 def _chosen(what: Sequence[str] | None, all: bool, there: set[str]) -> list[str]:
@@ -152,31 +163,51 @@ class _Room:
         self.before = None if before is None else as_part(before)
         self.source, self.task = source, task
         self._headed: Headed | None = None
+        self._along: Along | None = None
         self._pace: Pace | None = None
         if task is not None:
             _refuse_task(task)
             refuse_other_inputs(task, part.contract)
             self.sample = sampled(task, samples, split, seed)
         self.n = 0 if task is None else self.sample.size("train")
+        self.samples = samples
 
     @property
     def head(self) -> Headed:
         """The network with a head for the task."""
         if self._headed is None:
-            self._headed = headed(self.part, self.sample, seed=self.seed)
+            rows = None if self._along is None else self._along.rows
+            self._headed = headed(self.part, self.sample, seed=self.seed, rows=rows)
         return self._headed
+
+    @property
+    def along(self) -> Along:
+        """The features at every point, and before the head, from one pass."""
+        if self._along is None:
+            points = set(points_of(self.part)) | {before_the_head(self.part)}
+            names = [point.name for point in cut_points(self.part) if point.name in points]
+            self._along = along_points(self.part, names, self.sample)
+        return self._along
+
+    @property
+    def many(self) -> int:
+        """How many examples a look takes that runs the network many times."""
+        rows = self.sample.indices("train")[:1]
+        one = prepare(self.sample.inputs[rows], self.part.contract)
+        return examples_for(one.expand(self.n, *one.shape[1:]))
 
     @property
     def pace(self) -> Pace:
         """What a few examples take."""
         if self._pace is None:
-            x = prepare(self.sample.inputs[self.sample.indices("train")[:8]], self.part.contract)
+            rows = self.sample.indices("train")[: self.many]
+            x = prepare(self.sample.inputs[rows], self.part.contract)
             self._pace = pace_of(
                 self.part.module, x.to(self.part.device), len(points_of(self.part))
             )
         return self._pace
 
-    def offer(self, name: str) -> Offer:
+    def offer(self, name: str, shared: bool) -> Offer:
         """A look that was not taken: how long it would be, and how to ask for it."""
         missing = [need for need in NEEDS[name] if getattr(self, need) is None]
         how = " ".join(argument(need, ...) for need in missing) or argument("what", name)
@@ -184,8 +215,9 @@ class _Room:
             return Offer(name, None, _plainly(how))
         seconds = 0.1
         if self.task is not None:
-            own = self.module is not None
-            seconds = expected_seconds(name, self.pace, self.n, own_module=own)
+            seconds = expected_seconds(
+                name, self.pace, self.n, self.many, module=self.module is not None, shared=shared
+            )
         return Offer(name, seconds, _plainly(how))
 
     def seen(
@@ -198,7 +230,7 @@ class _Room:
     ) -> Inspection:
         """The record of it all."""
         made = self._headed
-        weights = () if self.task is not None else _weights(self.part)
+        weights = () if self.task is not None else tuple(layer_weights({"": self.part.module}))
         return Inspection(
             part=self.part.described,
             task="" if self.task is None else self.task.name,
@@ -271,7 +303,7 @@ def _deviation(room: _Room) -> Record:
 
 
 def _profile(room: _Room) -> Record:
-    return profile(room.part, room.sample, limit=None, k=room.k, seed=room.seed)
+    return profile_of(room.along, room.part, room.sample, k=room.k, seed=room.seed, show=False)
 
 
 def _curvature(room: _Room) -> Record:
@@ -282,26 +314,30 @@ def _curvature(room: _Room) -> Record:
         room.sample,
         EIGENVALUES,
         room.module,
-        limit=HESSIAN_EXAMPLES,
+        limit=room.many,
         seed=room.seed,
     )
 
 
+def _gradients(room: _Room) -> Record:
+    few = min(GRADIENTS, room.many)
+    return gradient_flow(room.head.whole, room.sample, limit=few, seed=room.seed)
+
+
 def _hessian(room: _Room) -> Record:
     return hessian_spectrum(
-        room.head.whole, room.sample, EIGENVALUES, limit=HESSIAN_EXAMPLES, seed=room.seed
+        room.head.whole, room.sample, EIGENVALUES, limit=room.many, seed=room.seed
     )
 
 
 def _landscape(room: _Room) -> Record:
-    return landscape(
-        room.head.whole, room.sample, points=GRID, limit=LANDSCAPE_EXAMPLES, seed=room.seed
-    )
+    return landscape(room.head.whole, room.sample, points=GRID, limit=room.many, seed=room.seed)
 
 
 def _study(room: _Room) -> Record:
     assert room.task is not None
-    return transfer_study({"this part": room.part}, room.task)
+    target = fewer(room.task, room.samples, room.seed)
+    return transfer_study({"this part": room.part}, target, seeds=SEEDS)
 
 
 def _theory(room: _Room) -> Record:
@@ -313,6 +349,7 @@ _TAKES: dict[str, Callable[[_Room], Record]] = {
     "deviation": _deviation,
     "profile": _profile,
     "curvature": _curvature,
+    "gradients": _gradients,
     "landscape": _landscape,
     "hessian": _hessian,
     "study": _study,
@@ -333,20 +370,6 @@ def _answer_of(record: Record) -> str:
         if isinstance(said, str):
             return said
     return next((block.text for block in record.view() if isinstance(block, Text)), "")
-
-
-def _weights(part: Part) -> tuple[LayerWeights, ...]:
-    return tuple(
-        LayerWeights(
-            name=name,
-            at="",
-            shape=(weight.shape[0], weight[0].numel()),
-            stable_rank=stable_rank(weight),
-            entropy=weight_entropy(weight),
-        )
-        for name, weight in part.module.named_parameters()
-        if weight.ndim >= 2 and weight.numel()
-    )
 
 
 def _whose(made: Headed) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +13,7 @@ from dovetail.adapt.probe import MOST_CELLS, ProbeRegressor, fit_head
 from dovetail.core.errors import ContractError
 from dovetail.core.words import counted
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
+from dovetail.lens.profile import OUTPUT
 from dovetail.measure.features import pooled
 from dovetail.measure.forward import outputs_of, prepare
 from dovetail.parts.cutting import cut
@@ -49,8 +51,13 @@ class Headed:
         return replace(found, module=whose)
 
 
-def headed(part: Part, sample: Task, *, seed: int) -> Headed:
-    """The part with a head for the task, whose training split is the examples to look at."""
+def headed(
+    part: Part, sample: Task, *, seed: int, rows: Mapping[str, Tensor] | None = None
+) -> Headed:
+    """The part with a head for the task, whose training split is the examples to look at.
+
+    ``rows`` are pooled features by cut point, where a pass has been made already.
+    """
     inputs, targets = sample.subset("train")
     where = before_the_head(part)
     own = _knows(part, sample)
@@ -59,33 +66,37 @@ def headed(part: Part, sample: Task, *, seed: int) -> Headed:
         where = before_the_head(whole)
         own, part = True, whole
     if own:
-        return _with_its_own(part, where, sample)
+        return _with_its_own(part, where, sample, rows or {})
     front = part if where is None else cut(part, where)[0]
-    rows = outputs_of(front, inputs, each=lambda output: pooled(output, "average"))
-    _refuse_not_finite(front, rows)
+    taken = (rows or {}).get(where or OUTPUT)
+    if taken is None:
+        taken = outputs_of(front, inputs, each=lambda output: pooled(output, "average"))
+    _refuse_not_finite(front, taken)
     head = Front(front)
     count = len(sample.classes)
-    small = rows.numel() * count <= MOST_CELLS
-    fitted = fit_head(rows.double(), targets, count, "logistic" if small else "ridge", seed=seed)
+    small = taken.numel() * count <= MOST_CELLS
+    fitted = fit_head(taken.double(), targets, count, "logistic" if small else "ridge", seed=seed)
     weights, intercept = (
         values / fitted.temperature for values in (fitted.head.weights, fitted.head.intercept)
     )
     shape = head.shape(inputs)
     whole = with_head(head, shape, weights, intercept, Origin("probe"), sample.classes)
-    back = nn.Linear(*weights.shape).to(rows.dtype)
+    back = nn.Linear(*weights.shape).to(taken.dtype)
     back.load_state_dict({"weight": weights.T, "bias": intercept})
     return Headed(
         whole=whole,
         back=back,
-        features=rows,
+        features=taken,
         targets=targets,
         own=False,
         name=where or "its output",
-        left_out=_left_out(rows, targets),
+        left_out=_left_out(taken, targets),
     )
 
 
-def _with_its_own(part: Part, where: str | None, sample: Task) -> Headed:
+def _with_its_own(
+    part: Part, where: str | None, sample: Task, rows: Mapping[str, Tensor]
+) -> Headed:
     inputs, targets = sample.subset("train")
     if where is None:
         front, back = None, part.module
@@ -93,7 +104,8 @@ def _with_its_own(part: Part, where: str | None, sample: Task) -> Headed:
     else:
         front, behind = cut(part, where)
         back = behind.module
-        taken = outputs_of(front, inputs)
+        whole = len(front.contract.gives[0].shape or ()) == 1  # pooling took nothing away
+        taken = rows[where] if whole and where in rows else outputs_of(front, inputs)
         _refuse_not_finite(front, taken)
     accuracy = left_out = None
     if sample.kind == "classes":

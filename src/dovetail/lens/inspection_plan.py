@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,25 +10,51 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dovetail.core.errors import DovetailError
+from dovetail.lens.subject import inside
+from dovetail.lens.transfer_study import BATCH, EPOCHS, MOST_EPOCHS, STEPS
+from dovetail.linalg.curvature import LossHessian
 from dovetail.parts.modules import evaluating
 
-_FEW, _LONGEST = 8, 3.0
-"""Examples that are timed, and seconds after which one of them is enough."""
+_TIMED, _LONGEST = 1 << 17, 3.0
+"""Numbers in the examples that are timed, and seconds after which one run is enough."""
 
 _FLOPS = 1e10
 """Float64 operations a second, to plan dense algebra by."""
 
-HESSIAN_EXAMPLES, PRODUCTS = 256, 80
-LANDSCAPE_EXAMPLES, GRID = 256, 21
-STUDY_STEPS, STUDY_BATCH, STUDY_SEEDS = 400, 32, 3
+_LOOKED_AT = 1 << 22
+"""Numbers in the examples of a look that runs a network many times."""
+
+GRADIENTS, PRODUCTS = 64, 150
+GRID, SEEDS = 21, 3
+
+_RANKS, _STEP = 1.2e-6, 1e-3
+"""Seconds a weight for stable rank and entropy, and of a training step beside the network."""
+
+_DOUBLE_BACKWARD = 5.0
+"""A product with the Hessian in units of both ways, where it cannot be timed."""
+
+
+def examples_for(inputs: Tensor, most: int = 256) -> int:
+    """How many inputs ``[n, ...]`` a look takes that runs the network many times.
+
+    At most 256, and of large images fewer, but 32 at least: 27 of 224 by 224 pixels hold as many
+    numbers as 1365 of 32 by 32, and take as long.
+
+    >>> examples_for(torch.empty(500, 1, 8, 8)), examples_for(torch.empty(500, 3, 224, 224))
+    (256, 32)
+    """
+    fit = _LOOKED_AT // max(1, math.prod(inputs.shape[1:]))
+    return min(len(inputs), most, max(32, fit))
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that one example takes forwards, and forwards and backwards; weights, cut points."""
+    """Seconds of one example: forwards, both ways, a product with the Hessian; weights, points."""
 
     forward: float
     both: float
+    product: float
     weights: int
     points: int = 8
 
@@ -38,57 +65,95 @@ def pace_of(module: nn.Module, x: Tensor, points: int = 8) -> Pace:
     >>> 0 < pace_of(nn.Linear(3, 2), torch.rand(20, 3)).forward < 1
     True
     """
-    some = x[:_FEW]
+    some = x[: max(2, _TIMED // max(1, x[0].numel()))]
+    weights = [p for p in module.parameters() if p.is_floating_point()]
+    size = sum(p.numel() for p in weights)
 
     def ahead() -> None:
         with evaluating(module):
-            module(some)
+            module(some).sum().item()  # waits for devices that work meanwhile
 
     def back() -> None:
         with evaluating(module), torch.enable_grad():
-            weights = [p for p in module.parameters() if p.is_floating_point()]
             flags = [p.requires_grad for p in weights]
             try:
                 for weight in weights:
                     weight.requires_grad_(True)
                 out = module(some)
-                torch.autograd.grad(out.float().square().mean(), weights, allow_unused=True)
+                torch.autograd.grad(_of_size(out), weights, allow_unused=True)
             finally:
                 for weight, flag in zip(weights, flags, strict=True):
                     weight.requires_grad_(flag)
 
-    size = sum(p.numel() for p in module.parameters())
-    forward = _timed(ahead) / len(some)
-    both = _timed(back) / len(some) if size else 3 * forward
-    return Pace(forward, both, size, points)
+    def twice() -> None:
+        hessian = LossHessian(module, some, _of_size, inside(module, None))
+        hessian.product(torch.ones_like(hessian.gradient))
+
+    forward = _timed(ahead, x) / len(some)
+    both = _timed(back, x) / len(some) if size else 3 * forward
+    try:
+        product = _timed(twice, x, 1) / len(some)
+    except (RuntimeError, DovetailError):  # no weights, or a layer that cannot
+        product = _DOUBLE_BACKWARD * both
+    return Pace(forward, both, product, size, points)
 
 
-def _timed(work: Callable[[], None]) -> float:
-    """The lesser of two runs; the first has to warm up, and may be all that there is time for."""
+def _of_size(outputs: Tensor) -> Tensor:
+    return outputs.float().square().mean()
+
+
+def _timed(work: Callable[[], None], x: Tensor, runs: int = 2) -> float:
+    """The least of some runs; the first has to warm up, and may be all that there is time for.
+
+    On a processor this is the time that it works for this thread, which has its share of all the
+    work: what others do on the machine at the moment says nothing of the next hour.
+    """
+    clock = time.thread_time if x.device.type == "cpu" else time.perf_counter
     seconds = []
-    for _ in range(2):
-        began = time.perf_counter()
+    for _ in range(runs):
+        began = clock()
         work()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
         if seconds[-1] > _LONGEST:
             break
     return min(seconds)
 
 
-def expected_seconds(look: str, pace: Pace, n: int, *, own_module: bool = False) -> float:
+def expected_seconds(
+    look: str, pace: Pace, n: int, many: int = 256, *, module: bool = False, shared: bool = True
+) -> float:
     """How long a look at ``n`` examples would take, about.
 
-    >>> pace = Pace(forward=0.01, both=0.04, weights=1000)
+    Args:
+        look: Its name.
+        pace: What one example takes.
+        n: How many are looked at.
+        many: How many where the network runs many times, see :func:`examples_for`.
+        module: Curvature is that of a module inside, for which the network has to run.
+        shared: Another look lets the examples through the network.
+
+    >>> pace = Pace(forward=0.01, both=0.04, product=0.1, weights=1000)
     >>> round(expected_seconds("profile", pace, 500)), round(expected_seconds("study", pace, 500))
-    (9, 3072)
+    (6, 4864)
     """
-    hessian = 2 * pace.both * min(n, HESSIAN_EXAMPLES) * PRODUCTS
+    once = 0.0 if shared else n * pace.forward
+    hessian = many * pace.product * PRODUCTS
     return {
-        "deviation": pace.weights / 2e8,
-        "profile": 1.1 * n * pace.forward + pace.points * (0.2 + 1000 * n * n / _FLOPS * 10),
-        "curvature": hessian if own_module else n * pace.forward + 0.5,
+        "deviation": pace.weights / 1e8,
+        "profile": n * pace.forward
+        + pace.points * (0.05 + 1000 * n * n / _FLOPS)
+        + pace.weights * _RANKS,
+        "curvature": hessian if module else once + 0.5 + n / 200,
+        "gradients": once + min(many, GRADIENTS) * pace.both,
         "hessian": hessian,
-        "landscape": GRID * GRID * min(n, LANDSCAPE_EXAMPLES) * pace.forward,
-        "study": STUDY_SEEDS * STUDY_STEPS * STUDY_BATCH * (2 * pace.both),
+        "landscape": GRID * GRID * many * pace.forward,
+        "study": SEEDS * _study(pace, n),
         "theory": 10 * n**3 / _FLOPS + 0.1,
     }[look]
+
+
+def _study(pace: Pace, n: int) -> float:
+    """One seed: from scratch, frozen and fine-tuned, each measured after every epoch."""
+    epochs = min(MOST_EPOCHS, max(EPOCHS, math.ceil(STEPS / max(1, n // BATCH))))
+    steps = 3 * epochs * math.ceil(n / BATCH)
+    return epochs * n * (2 * pace.both + 4 * pace.forward) + steps * _STEP

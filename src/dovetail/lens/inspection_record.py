@@ -18,6 +18,7 @@ WORDS = {
     "deviation": "how far the weights have moved",
     "profile": "what each layer learnt",
     "curvature": "how sharp the minimum is",
+    "gradients": "how gradients pass the layers",
     "landscape": "the loss around the weights",
     "hessian": "curvature of the whole network",
     "study": "scratch, frozen and fine-tuned, side by side",
@@ -145,14 +146,11 @@ class Inspection(
     @property
     def _setting(self) -> str:
         said = f"{counted(self.n, 'example')} in {lasting(self.seconds)}." if self.n else ""
-        return f"{said} Curvature is that of {self.head}." if self.head else said
+        return f"{said} The loss is that of {self.head}." if self.head else said
 
     def _said(self) -> Table | None:
-        rows = tuple(
-            (look.name, WORDS.get(look.name, ""), look.answer, look.seconds) for look in self.looks
-        )
-        columns = ("look", "about", "what it says", "seconds")
-        return Table(columns, rows, ("", "", "", ".1f")) if rows else None
+        rows = tuple((look.name, WORDS.get(look.name, ""), look.seconds) for look in self.looks)
+        return Table(("look", "about", "seconds"), rows, ("", "", ".1f")) if rows else None
 
     def _pictures(self) -> View:
         """What each look shows, under its name."""
@@ -168,8 +166,8 @@ class Inspection(
         text("{_setting}", "note"),
         _said,
         _WEIGHTS,
-        _OFFERS,
         _pictures,
+        _OFFERS,
     )
 
     def in_brief(self) -> View:

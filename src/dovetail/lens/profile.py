@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -77,23 +77,69 @@ def profile(
     """
     part = as_part(part)
     sample = _drawn(task, split, limit, seed)
-    n = sample.size("train")
+    refuse_few(sample.size("train"), k)
+    points = points_of(part) if at == "every" else candidate("the network", part, at).at or ()
+    along = along_points(part, points, sample, pooling=pooling, batch_size=batch_size)
+    seen = profile_of(along, part, sample, k=k, by=by, seed=seed, show=show)
+    settings = {"limit": limit, "pooling": pooling, "seed": seed, "batch_size": batch_size}
+    return replace(seen, split=split, settings=settings)
+
+
+def refuse_few(n: int, k: int) -> None:
+    """Refuse so many examples whose neighbours are fewer than are looked at."""
     need_least("k", k, 1)
     if n <= k:
         raise TaskError(f"{n} examples have fewer than k={k} neighbours; give more, or a smaller k")
-    points = points_of(part) if at == "every" else candidate("the network", part, at).at or ()
+
+
+@dataclass(frozen=True)
+class Along:
+    """Pieces of a network by the point behind each, the rows ``[n, d]`` each gives, and the time.
+
+    Those of the input, where they are whole, and of the output are among them.
+    """
+
+    pieces: Mapping[str, nn.Module]
+    rows: Mapping[str, Tensor]
+    seconds: float
+
+
+def along_points(
+    part: Part,
+    points: Sequence[str],
+    sample: Task,
+    *,
+    pooling: Pooling = "average",
+    batch_size: int = 512,
+) -> Along:
+    """One pass of the training examples through a network, and the features at all points."""
     began = time.perf_counter()
     pieces, rest = pieces_along(part, points) if points else ({}, part)
     whole = {INPUT: nn.Identity(), **pieces, OUTPUT: rest.module}
     if len(sample.input_shape) > 1 and pooling != "flatten":
         del whole[INPUT]
     along = features_through(part, whole, sample, pooling=pooling, batch_size=batch_size)
-    rows: Mapping[str | None, Tensor] = without_repeats(
-        {name: taken.values for name, taken in along.items()}
-    )
-    middle = time.perf_counter()
+    rows = {name: taken.values for name, taken in along.items()}
+    return Along(whole, rows, time.perf_counter() - began)
+
+
+def profile_of(
+    along: Along,
+    part: Part,
+    sample: Task,
+    *,
+    k: int = 10,
+    by: Engine = "auto",
+    seed: int = 0,
+    show: bool | None = None,
+) -> Profile:
+    """The profile of features that are there already, of a sample's training examples."""
+    n = sample.size("train")
+    each: dict[str | None, Tensor] = dict(along.rows.items())
+    rows = without_repeats(each)
+    began = time.perf_counter()
     codes = torch.unique(sample.subset("train")[1], return_inverse=True)[1]
-    weights = _weights(whole)
+    weights = layer_weights(along.pieces)
     with progress("measuring", len(rows), show=show) as step:
         measured = []
         for name, values in rows.items():
@@ -109,11 +155,11 @@ def profile(
     epoch = part.origin.settings.get("kept_epoch")
     return Profile(
         part=part.described,
-        task=task.name,
-        split=split,
+        task=sample.name,
+        split="train",
         n=n,
         k=k,
-        classes=tuple(task.classes[code] for code in present),
+        classes=tuple(sample.classes[code] for code in present),
         label_entropy=float(-(share * share.log2()).sum()) + 0.0,
         nothing=1 - float(share.square().sum()),
         chance_redundancy=float((share ** (k + 1)).sum()),
@@ -121,9 +167,9 @@ def profile(
         weights=tuple(weights),
         planes=_planes(rows, codes, seed),
         epoch=epoch if isinstance(epoch, int) else None,
-        feature_seconds=middle - began,
-        measure_seconds=time.perf_counter() - middle,
-        settings={"limit": limit, "pooling": pooling, "seed": seed, "batch_size": batch_size},
+        feature_seconds=along.seconds,
+        measure_seconds=time.perf_counter() - began,
+        settings={"seed": seed},
     )
 
 
@@ -194,7 +240,7 @@ def _measured(
     )
 
 
-def _weights(pieces: Mapping[str, nn.Module]) -> list[LayerWeights]:
+def layer_weights(pieces: Mapping[str, nn.Module]) -> list[LayerWeights]:
     """The matrices of every piece, under the names that the whole network has for them."""
     return [
         LayerWeights(

@@ -28,6 +28,9 @@ Data: TypeAlias = Task | tuple[Tensor | Array, Tensor | Array]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """The mean loss of outputs and targets."""
 
+BATCH_BYTES = 1 << 20
+"""Of inputs that go forwards and backwards at once, where nobody says how many."""
+
 
 @dataclass(frozen=True)
 class Subject:

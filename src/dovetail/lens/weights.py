@@ -97,15 +97,20 @@ class Deviation(
         return max(self.layers, key=lambda name: self.layers[name], default="none")
 
     @property
+    def answer(self) -> str:
+        """How far, in words."""
+        if not self.total:
+            return "The weights are where they started."
+        far = f"The weights lie {self.total:.4g} from where they started (n = {self.examples:,})"
+        return f"{far}; most of it in {self.most}."
+
+    @property
     def said_of_others(self) -> str:
         """Which layers could not be compared, in words."""
         return f"Not compared: {', '.join(self.left_out)}." if self.left_out else ""
 
     shows = (
-        text(
-            "The weights lie {total:.4g} from where they started (n = {examples:,}); "
-            "most of it in {most}."
-        ),
+        text("{answer}"),
         text("{said_of_others}", "note"),
         figure("bar", "Deviation by layer", "layers", 0, {"deviation": 1}, "layer", "deviation"),
         table("layers", Column("layer", 0), Column("deviation", 1, ".4g")),

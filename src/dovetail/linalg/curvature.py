@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.errors import SettingsError, TaskError, shown
+from dovetail.linalg.convolution import TwiceDifferentiable
 from dovetail.linalg.jacobian import Jacobian, Parametrised, Vector
 from dovetail.linalg.parameters import Choice
 
@@ -117,7 +118,8 @@ class LossHessian:
     ) -> None:
         self.function = Parametrised(module, inputs, params)
         self.size = self.function.size
-        outputs, self._leaves = self.function.forward()
+        with TwiceDifferentiable():
+            outputs, self._leaves = self.function.forward()
         with torch.inference_mode(False), torch.enable_grad():
             value = loss(outputs)
             if not isinstance(value, Tensor) or value.numel() != 1:

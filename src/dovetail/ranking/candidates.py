@@ -195,6 +195,24 @@ def nested(task: Task, samples: int | None, split: Split, seed: int) -> Tensor:
     return rows[_in_turn(task, rows, seed)[:samples]]
 
 
+def fewer(task: Task, samples: int, seed: int) -> Task:
+    """The task with at most so many examples in each of its splits, classes with their shares.
+
+    >>> few = fewer(Task(torch.rand(100, 4), [0, 1] * 50), 12, seed=0)
+    >>> few.size("train"), few.size("validation"), few.size("test")
+    (12, 10, 12)
+    """
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    all_rows = {split: task.indices(split) for split in splits}
+    return task.derived(
+        task.name,
+        indices={
+            split: rows[_in_turn(task, rows, seed)[:samples]].sort().values
+            for split, rows in all_rows.items()
+        },
+    )
+
+
 def only(task: Task, rows: Tensor) -> Task:
     """The task with these rows as its training examples, and no others."""
     none = rows[:0]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dovetail.tasks.splits import Split
 
 
-USUAL = ("deviation", "profile", "curvature")
+USUAL = ("deviation", "profile", "curvature", "gradients")
 """What is looked at unless said, in about a minute."""
 
 MORE = ("landscape", "hessian", "study", "theory")
@@ -20,9 +20,14 @@ LOOKS = (*USUAL, *MORE)
 NEEDS = {
     "deviation": ("before",),
     "theory": ("task", "source"),
-    **dict.fromkeys(("profile", "curvature", "landscape", "hessian", "study"), ("task",)),
+    **dict.fromkeys(
+        ("profile", "curvature", "gradients", "landscape", "hessian", "study"), ("task",)
+    ),
 }
 """What each look takes beside the part."""
+
+OF_CLASSES = ("profile",)
+"""Looks that a task of numbers has not."""
 
 
 class Inspect(Settings):
