@@ -7,7 +7,7 @@ grid cheaper than as many evaluations:
   :math:`(a, b)`: three passes through it do for the whole grid.
 - Maxima over windows are taken as maxima of shifted views, the same numbers; on a processor,
   torch's own kernel also looks for the places, and takes most of a small network's time.
-- A ReLU overwrites what a layer made for it alone.
+- A ReLU overwrites what a layer made for it alone, or waits for the windows' maxima behind it.
 - Points are evaluated **together** (``vmap``) as far as memory allows.  On a processor that is for
   networks without convolutions only: with weights of their own for every point, convolutions run
   as groups, at half the speed or less.
@@ -75,7 +75,7 @@ class Perturbed:
         starts = range(0, n, size)
         self._chunks = [(subject.x[i : i + size], subject.y[i : i + size]) for i in starts]
         corner = (1.0,) * len(directions)
-        self._plans = [_Plan({}, frozenset(), {}) for _ in self._chunks]
+        self._plans = [_Plan({}, frozenset(), frozenset(), {}) for _ in self._chunks]
         self._swift = False
         self._row: tuple[float, ...] | None = None
         self._bases: dict[str, Tensor] = {}
@@ -178,7 +178,7 @@ class Perturbed:
                 self._outputs(watch.theta, x, watch)
             held = max(held, watch.bytes)
             affine = {i: self._through(call, axes) for i, call in watch.calls.items()}
-            self._plans[place] = _Plan(affine, watch.used_once(), {})
+            self._plans[place] = _Plan(affine, watch.used_once(), watch.pooled_only(), {})
         return held
 
     def _through(self, call: _Call, axes: int) -> _Affine:
@@ -239,10 +239,12 @@ class _Affine:
 
 
 class _Plan(NamedTuple):
-    """Of one pass: the affine layers by their place among layers, and ReLUs that may overwrite."""
+    """Of one pass: the affine layers by their place among layers, and among ReLUs those that may
+    overwrite and those that may wait until the maxima of windows are taken; kept memory."""
 
     affine: dict[int, _Affine]
     in_place: frozenset[int]
+    after_pool: frozenset[int]
     room: dict[tuple[int, ...], Tensor]
 
 
@@ -259,6 +261,14 @@ class _Watch(TorchFunctionMode):
         self._made: list[Tensor] = []  # held, so that no two have one identity
         self._uses: dict[int, int] = {}
         self._relus: list[int] = []
+        self._positive: list[Tensor] = []
+        self._pooled: set[int] = set()
+
+    def pooled_only(self) -> frozenset[int]:
+        """Those of them whose output only the maxima of windows are taken of."""
+        given = enumerate(map(id, self._positive))
+        pooled = {p for p, of in given if of in self._pooled and self._uses[of] == 1}
+        return self.used_once() & pooled
 
     def used_once(self) -> frozenset[int]:
         """The ReLUs, in the order they are called, whose input was made here for them alone."""
@@ -278,11 +288,15 @@ class _Watch(TorchFunctionMode):
                 self._uses[id(tensor)] = self._uses.get(id(tensor), 0) + 1
             if function is F.relu:
                 self._relus.append(id(args[0]))
+            if function is F.max_pool2d:
+                self._pooled.add(id(args[0]))
         value = function(*args, **kwargs)
         if isinstance(value, Tensor):
             self.bytes += value.numel() * value.element_size()
             if function in _AFFINE:
                 self._made.append(value)
+            if function is F.relu:
+                self._positive.append(value)
         return value
 
     def _note(self, function: Any, args: Any, kwargs: Any) -> None:
@@ -303,6 +317,7 @@ class _Swift(TorchFunctionMode):
     def __init__(self, plan: _Plan, at: Sequence[Any]) -> None:
         super().__init__()
         self._plan, self._at, self._index, self._relus, self._pools = plan, at, 0, 0, 0
+        self._late: Tensor | None = None
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -313,14 +328,20 @@ class _Swift(TorchFunctionMode):
                 return self._plan.affine[index].at(self._at)
         if function is F.relu:
             place, self._relus = self._relus, self._relus + 1
+            if place in self._plan.after_pool:  # the largest of what is positive is the same
+                self._late = args[0]
+                return args[0]
             if place in self._plan.in_place:
                 return torch.relu_(args[0])
         if function is F.max_pool2d:
             self._pools += 1
             room = self._plan.room if isinstance(self._at[0], float) else None
             value = _largest_in_windows(room, self._pools, *args, **(kwargs or {}))
+            late, self._late = args[0] is self._late, None
             if value is not None:
-                return value
+                return torch.relu_(value) if late else value
+            if late:
+                torch.relu_(args[0])
         return function(*args, **(kwargs or {}))
 
 
