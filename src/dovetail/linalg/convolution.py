@@ -22,8 +22,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["TwiceDifferentiable"]
-
 _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 _Way = tuple[list[int], list[int], list[int], int]
 """Stride, padding, dilation and groups."""
