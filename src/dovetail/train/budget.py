@@ -89,6 +89,7 @@ def segments_within(
         budget: A share of plain backpropagation, or bytes; ``None`` for as little as can be.
         seconds: Of each link's forward; without, each costs the same.
 
+    >>> import torch
     >>> net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(8)))
     >>> step_with = lambda network: lambda x: network(x).sum()
     >>> chosen = segments_within(Work(net, step_with, torch.zeros(4096, 64)), step_with, 0.8)
