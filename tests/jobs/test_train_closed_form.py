@@ -147,7 +147,7 @@ def test_options_of_closed_form_are_refused_elsewhere(tmp_path, how, name):
 
 def test_every_option_is_somebodys():
     assert WAYS["closed-form"].settings.declared.keys() == {*CLOSED_FORM, "patience"}
-    assert len(owners_of("epochs")) == 4
+    assert len(owners_of("epochs")) == 5
     assert {*STEPWISE, "momentum", "patience"} == {*Steps.declared}
 
 
