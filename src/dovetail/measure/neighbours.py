@@ -100,6 +100,29 @@ def k_filter(features: Any, labels: Any, k: int = 10, *, by: Engine = "auto") ->
     return ~redundant[groups.of]
 
 
+def own_nearer(features: Any, labels: Any, who: Tensor) -> tuple[Tensor, Tensor]:
+    r"""How deep in their class some rows lie: ``count`` and squared ``distance``, ``[b]`` each.
+
+    ``count`` is how many others of a row's class are nearer than the nearest of another class,
+    which is ``distance`` away (infinite where there is no other class): the largest :math:`k` for
+    which :func:`k_filter` drops the row, up to the rounding of float64.
+
+    >>> own_nearer([[0.0], [1.0], [2.0], [4.0]], [0, 0, 0, 1], torch.tensor([0, 2]))[0]
+    tensor([2, 1])
+    """
+    rows, codes, _ = rows_and_codes(features, labels, least=1)
+    search = Search(rows)
+    counts, distances = [], []
+    for some in torch.split(who, max(1, _BLOCK // len(rows))):
+        rough = search.rough(some)  # to oneself infinite
+        own = codes[some][:, None] == codes
+        nearest = rough.masked_fill(own, torch.inf).amin(1)
+        inside = own & (rough < nearest[:, None])
+        counts.append(inside.sum(1))
+        distances.append(nearest)
+    return torch.cat(counts), torch.cat(distances)
+
+
 class Search:
     """Squared distances between rows: rough ones by a product, exact ones by differences.
 
