@@ -74,7 +74,7 @@ class Filter:
                     f"a loss filter drops a share between 0 and 1, as loss:0.25, not "
                     f"{self.amount:g}"
                 )
-        elif self.amount != int(self.amount) or self.amount < 1:
+        elif not (self.amount >= 1 and self.amount % 1 == 0):
             raise SettingsError(
                 f"filter {self.by!r} needs a number of neighbours, as {self.by}:10, not "
                 f"{self.amount:g}"
