@@ -89,8 +89,6 @@ def trained(
         "validation": 100 * rows[-1]["validation accuracy"],
         "kept": kept,
         "samples": sum(row.get("samples", kept) for row in rows),
-        "seconds": fit.record.seconds,
-        "filter seconds": sum(row.get("filter seconds", 0.0) for row in rows),
     }
 
 
@@ -160,8 +158,6 @@ def of_task(name: str, args: argparse.Namespace) -> tuple[list[dict[str, Any]], 
                 "validation, %": mean(one["validation"] for one in runs),
                 "test, %": mean(accuracies),
                 "deviation": stdev(accuracies) if len(accuracies) > 1 else 0.0,
-                "steps, s": mean(one["seconds"] for one in runs),
-                "filter, s": mean(one["filter seconds"] for one in runs),
             }
             | ({"Table 5.1": PRINTED[name]["all"]} if what == "all" else {})
         )
