@@ -61,9 +61,9 @@ class RememberedRows:
         if known is None or len(missing) == len(marks):
             rows = run(inputs)
         else:
-            found = [i for i, mark in enumerate(marks) if mark in places]
+            known_rows = [i for i, mark in enumerate(marks) if mark in places]
             rows = known.rows.new_empty(len(marks), known.rows.shape[1])
-            rows[found] = known.rows[[places[marks[i]] for i in found]]
+            rows[known_rows] = known.rows[[places[marks[i]] for i in known_rows]]
             if missing:
                 rows[missing] = run(inputs[missing])
         if self.learning and missing and self._bytes + rows.nbytes <= MOST_BYTES:
