@@ -4,7 +4,7 @@ from torch import nn
 
 from dovetail.adapt.networks import front_of
 from dovetail.measure.features import feature_rows, features
-from dovetail.measure.remembered import RememberedRows, remembering, rows_once
+from dovetail.measure.remembered import RememberedRows, at_hand, remembering
 from dovetail.parts.cutting import cut
 from dovetail.parts.norms import with_batch_statistics
 from dovetail.parts.part import Part, build
@@ -36,9 +36,9 @@ def test_rows_are_those_that_would_be_computed_in_any_order_and_with_repeats(par
     run = Counted()
     wanted = inputs[[5, 0, 0, 2, 4]]
     with remembering(RememberedRows()):
-        rows_once(part, "sum", inputs[:3], run)
-        rows = rows_once(part, "sum", wanted, run)
-        again = rows_once(part, "sum", wanted, run)
+        at_hand().of(part, "sum", inputs[:3], run)
+        rows = at_hand().of(part, "sum", wanted, run)
+        again = at_hand().of(part, "sum", wanted, run)
     assert run.asked == [3, 2]  # only the fifth and the last were new, and then none
     assert torch.equal(rows, Counted()(wanted))
     assert torch.equal(again, rows)
@@ -55,7 +55,7 @@ def test_other_weights_ways_types_and_shapes_are_other_rows(part, inputs):
             (part, "sum", inputs.double()),
             (part, "sum", inputs[:, None]),
         ):
-            rows_once(one, how, x, run)
+            at_hand().of(one, how, x, run)
     assert run.asked == [6] * 5
 
 
@@ -65,31 +65,31 @@ def test_what_depends_on_the_batch_or_has_no_recipe_is_not_remembered(inputs):
     with remembering(RememberedRows()):
         for part in (beside, Part(nn.Linear(3, 2))):
             for _ in range(2):
-                rows_once(part, "sum", inputs, run)
+                at_hand().of(part, "sum", inputs, run)
     assert run.asked == [6] * 4
 
 
 def test_one_that_has_stopped_learning_takes_nothing_in(part, inputs):
     run, remembered = Counted(), RememberedRows()
     with remembering(remembered):
-        rows_once(part, "sum", inputs[:2], run)
+        at_hand().of(part, "sum", inputs[:2], run)
         remembered.learning = False
-        rows_once(part, "sum", inputs, run)
-        rows_once(part, "sum", inputs, run)
+        at_hand().of(part, "sum", inputs, run)
+        at_hand().of(part, "sum", inputs, run)
     assert run.asked == [2, 4, 4]
 
 
 def test_rows_come_back_from_a_file_and_a_damaged_one_holds_none(part, inputs, tmp_path):
     run, remembered = Counted(), RememberedRows()
     with remembering(remembered):
-        rows = rows_once(part, "sum", inputs[[0, 1, 1, 2]], run)
+        rows = at_hand().of(part, "sum", inputs[[0, 1, 1, 2]], run)
     remembered.save(tmp_path / "rows.safetensors")
     with remembering(RememberedRows.load(tmp_path / "rows.safetensors")):
-        assert torch.equal(rows_once(part, "sum", inputs[[0, 1, 1, 2]], run), rows)
+        assert torch.equal(at_hand().of(part, "sum", inputs[[0, 1, 1, 2]], run), rows)
     assert run.asked == [4]
     (tmp_path / "rows.safetensors").write_bytes(b"no tensors")
     with remembering(RememberedRows.load(tmp_path / "rows.safetensors")):
-        rows_once(part, "sum", inputs, run)
+        at_hand().of(part, "sum", inputs, run)
     assert run.asked == [4, 6]
 
 
@@ -99,7 +99,7 @@ def test_ranking_and_a_probe_ask_for_the_same_rows(monkeypatch):
     front, _ = cut(net, at="fc2")  # as a ranking cuts it
     with remembering(RememberedRows()):
         taken = features(front, task).values
-        monkeypatch.setattr("dovetail.measure.features.outputs_of", None)
+        monkeypatch.setattr("dovetail.measure.features.outputs_of", pytest.fail)
         assert torch.equal(front_of(net).rows(task.subset("train")[0]), taken.double())
     monkeypatch.undo()
     assert torch.equal(feature_rows(front, task.subset("train")[0]), taken)

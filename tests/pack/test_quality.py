@@ -419,9 +419,9 @@ def test_the_record_is_kept_and_shown(tmp_path):
 
 def test_trials_count_and_compare_with_the_first():
     trials = Trials(lambda new: new["w"].square(), {"w": torch.tensor([1.0, 3.0])}, most_calls=5)
-    assert (trials.baseline, trials.examples, trials.left) == (5.0, 2, 4)
+    assert (trials.baseline, trials.examples, trials.remaining) == (5.0, 2, 4)
     assert trials.rise({"w": torch.tensor([2.0, 3.0])}, "").mean == 1.5
-    assert trials.left == 3
+    assert trials.remaining == 3
 
 
 def test_a_pattern_that_protects_nothing_is_refused():

@@ -14,6 +14,7 @@ from torch import nn
 import dovetail as dt
 from dovetail.core.errors import FormatError, RecipeError, SettingsError
 from dovetail.parts.contract import Preprocess
+from dovetail.parts.foreign.weight_files import read_state
 from dovetail.shelf.store import Shelf
 
 ARGS = {"size": 8, "channels": 1, "classes": 4, "norm": "batch"}
@@ -287,3 +288,12 @@ def test_a_preprocessing_for_another_size_is_refused(trained):
     wide = Preprocess(size=(16, 16), mean=(0.4,), std=(0.3,))
     with pytest.raises(dt.DovetailError, match="makes 1×16×16, the network takes 1×8×8"):
         dt.adopt(trained.module, example=torch.rand(2, 1, 8, 8), preprocess=wide)
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"." * 40, b"weights" * 1000, b""])
+def test_what_is_no_file_of_weights_is_not_told_in_words_of_pickle(data, tmp_path):
+    path = tmp_path / "net.pth"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"not a file of weights.*which is not read; ") as refused:
+        read_state(path, {"weight": ("float32", (2, 3))})
+    assert not {"pop", "list", "issue", "Unpickler"} & set(str(refused.value).split())

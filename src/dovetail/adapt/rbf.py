@@ -62,6 +62,9 @@ class RBFRegressor(Regressor):
 
     After :meth:`fit`: ``length_ [d]`` (or ``[1]``), ``scale_``, ``noise_``, ``log_evidence_``.
 
+    There is no ``to_part``: a part is a network that a builder makes from sizes and fills with
+    weights, and every prediction here needs all rows that were fitted.  ``shared()`` is what moves.
+
     Hyper-parameters of one task serve another:
 
     >>> x = torch.linspace(0, 6, 30)[:, None]

@@ -347,16 +347,16 @@ def paper() -> str | None:
 
     None where it is decided by what only rich knows.
     """
-    asked = os.environ.get
-    if any(asked(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")):
+    environment = os.environ.get
+    if any(environment(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")):
         return None
     if not (sys.stdout.encoding or "").lower().startswith("utf"):
         return None
     if not sys.stdout.isatty():
         return "pipe"
-    if asked("TERM", "dumb") in ("dumb", "unknown"):
+    if environment("TERM", "dumb") in ("dumb", "unknown"):
         return None
-    kind = " ".join(asked(name, "-") for name in ("TERM", "COLORTERM", "NO_COLOR"))
+    kind = " ".join(environment(name, "-") for name in ("TERM", "COLORTERM", "NO_COLOR"))
     return f"{columns()} {kind}"
 
 

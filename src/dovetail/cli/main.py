@@ -60,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         if not _users_mistake(error):
             raise
-        from dovetail.core.errors import DovetailError
+        from dovetail.core.errors import DovetailError, SettingsError
 
         if isinstance(error, DovetailError):
             message = error.spelled(args.parser.spell)
+            if isinstance(error, SettingsError):
+                message = args.parser.spell_first(message, args)
         else:
             message = harmless(str(error))
         print(f"dovetail: {message}", file=sys.stderr)

@@ -74,6 +74,25 @@ class Parser(argparse.ArgumentParser):
             return f"--no-{flag.removeprefix('--')}"
         return flag if plain in ("", "True") else f"{flag} {plain}"
 
+    def spell_first(self, message: str, args: argparse.Namespace) -> str:
+        """A message that begins with the name of an option that was said begins with its flag.
+
+        Estimators and what is below them know no door: they name their arguments plainly.
+
+        >>> parser = Parser(prog="adapt")
+        >>> _ = parser.add_argument("--labels-per-class", dest="labels")
+        >>> said = parser.parse_args(["--labels-per-class", "0"])
+        >>> parser.spell_first("labels must be at least 1, got 0", said)
+        '--labels-per-class must be at least 1, got 0'
+        >>> parser.spell_first("labels must be at least 1, got 0", parser.parse_args([]))
+        'labels must be at least 1, got 0'
+        """
+        first, gap, rest = message.partition(" ")
+        name, equals, value = first.partition("=")
+        if not gap or getattr(args, name, None) is None:
+            return message
+        return f"{self.spell(name, equals + value)} {rest}"
+
 
 class Branch(Parser):
     """The parser of one command or action, which comes to be when it is asked to parse.
@@ -121,7 +140,7 @@ def branches(
 def columns() -> int:
     """How wide the terminal is, or is said to be."""
     try:
-        told = int(os.environ.get("COLUMNS") or 0)
-        return told if told > 0 else os.get_terminal_size().columns or 80
+        width = int(os.environ.get("COLUMNS") or 0)
+        return width if width > 0 else os.get_terminal_size().columns or 80
     except (OSError, ValueError):  # no terminal, or no number
         return 80

@@ -70,8 +70,8 @@ def _fill(action: str, parser: argparse.ArgumentParser) -> None:
     if action in ("push", "pull"):
         parser.add_argument("repo", metavar="REPO", help="repository, such as someone/lenet")
     if action in ACTIONS:
-        asked = parser.add_argument_group("only parts that") if ACTIONS[action] is Find else parser
-        common.add_settings(asked, ACTIONS[action].declared.values())
+        group = parser.add_argument_group("only parts that") if ACTIONS[action] is Find else parser
+        common.add_settings(group, ACTIONS[action].declared.values())
     common.add_shelf(parser)
     common.add_json(parser)
 

@@ -58,9 +58,9 @@ def _how(words: list[str]) -> str:
     >>> _how(["digits", "--how", "modular"]), _how(["--how=compatible"]), _how(["--how", "magic"])
     ('modular', 'compatible', 'end-to-end')
     """
-    asked = [after for word, after in pairwise(words) if word == "--how"]
-    asked += [word.removeprefix("--how=") for word in words if word.startswith("--how=")]
-    return next((word for word in asked if word in WAYS), next(iter(WAYS)))
+    ways = [after for word, after in pairwise(words) if word == "--how"]
+    ways += [word.removeprefix("--how=") for word in words if word.startswith("--how=")]
+    return next((word for word in ways if word in WAYS), next(iter(WAYS)))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -99,7 +99,7 @@ class Stream:
         self._rows, self.passes = rows, self.passes + 1
 
 
-def refuse_other_kind(fitted: bool, given: bool) -> None:
+def refuse_other_kind(fitted: bool, bytes_now: bool) -> None:
     """Bytes are pixels, divided by 255; other numbers are not: the two must not be mixed.
 
     >>> refuse_other_kind(True, False)
@@ -108,11 +108,11 @@ def refuse_other_kind(fitted: bool, given: bool) -> None:
     dovetail.core.errors.TaskError: the network was fitted to bytes (uint8), which are divided by
     255, and these inputs are other numbers; give bytes, or numbers both times
     """
-    if fitted != given:
+    if fitted != bytes_now:
         bytes_, numbers = "bytes (uint8), which are divided by 255", "other numbers"
-        was, found = (bytes_, numbers) if fitted else (numbers, bytes_)
+        was, now = (bytes_, numbers) if fitted else (numbers, bytes_)
         raise TaskError(
-            f"the network was fitted to {was}, and these inputs are {found}; give bytes, or "
+            f"the network was fitted to {was}, and these inputs are {now}; give bytes, or "
             "numbers both times"
         )
 
@@ -160,20 +160,20 @@ def reblocked(blocks: Iterable[Block], size: int = BLOCK) -> Iterator[Block]:
     >>> [len(block.z) for block in reblocked(rows, 4)]
     [4, 4, 3]
     """
-    held: list[Block] = []
+    waiting: list[Block] = []
     count = 0
     for block in blocks:
-        held.append(block)
+        waiting.append(block)
         count += len(block.z)
         if count < size:
             continue
-        whole = _joined(held)
+        joined = _joined(waiting)
         full = count - count % size
         for start in range(0, full, size):
-            yield whole.take(slice(start, start + size))
-        held, count = [whole.take(slice(full, None))], count - full
+            yield joined.take(slice(start, start + size))
+        waiting, count = [joined.take(slice(full, None))], count - full
     if count:
-        yield _joined(held)
+        yield _joined(waiting)
 
 
 def _noted(reads: Iterable[Read], targets: Targets) -> Iterator[Block]:

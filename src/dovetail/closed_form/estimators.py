@@ -129,9 +129,9 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
             measured={"least squares distance": self.record_.distance},
         )
         *hidden, head = self._layers()
-        if told := vars(self).get("temperature_"):
-            head = Layer(head.weights / told, head.bias / told, head.activation)
-            origin = replace(origin, settings={**origin.settings, "temperature": told})
+        if temperature := vars(self).get("temperature_"):
+            head = Layer(head.weights / temperature, head.bias / temperature, head.activation)
+            origin = replace(origin, settings={**origin.settings, "temperature": temperature})
         return network_part(
             [*hidden, head],
             self.activation_,
@@ -211,7 +211,7 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         projections = settings.projections_for(len(scaling.centre), widths, spread.rows, copies)
         names = ("target_scale", "label_weight", "ridge", "solver", "ema", "patience", "rank")
         options = {name: getattr(settings, name) for name in names}
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "widths": widths,
             "activation": settings.activation,
             "projections": projections,
@@ -222,13 +222,13 @@ class PlatonicEstimator(BaseEstimator):  # type: ignore[misc]
         # What is held takes moments: no progress is shown for it.
         with progress("fitting", len(widths), show=False if stream is None else None) as step:
             network = platonic(
-                rows, **asked, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}")
+                rows, **arguments, on_layer=lambda _, fit: step(f"LSD {fit.distance:.3g}")
             )
         read = {name: value for name, value in vars(reader).items() if name.endswith("_")}
         learnt: dict[str, Any] = {"front_": None, **read, **targets.learnt}
         if is_classifier(self):
             learnt["temperature_"] = temperature_while_fitting(
-                network, rows, lambda some: platonic(some, **asked)
+                network, rows, lambda some: platonic(some, **arguments)
             )
         layers, named = scaling.folded(network), isinstance(self.activation, str)
         record = PlatonicFit(

@@ -71,7 +71,7 @@ class Layer:
         return self.activation(torch.addmm(self.bias, z, self.weights))
 
 
-def activation_of(given: Any) -> Activation:
+def activation_of(named: Any) -> Activation:
     """The function a name stands for; any other monotonic function is taken as it is.
 
     >>> activation_of("tanh") is torch.tanh
@@ -82,14 +82,14 @@ def activation_of(given: Any) -> Activation:
     dovetail.core.errors.SettingsError: 'gelu' is no monotonic activation we know; say one of relu,
     tanh, sigmoid, leaky-relu, elu, celu, selu, softplus, hardtanh, relu6, identity
     """
-    if isinstance(given, str):
-        if given not in ACTIVATIONS:
+    if isinstance(named, str):
+        if named not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
-            raise SettingsError(f"{given!r} is no monotonic activation we know; say one of {known}")
-        return ACTIVATIONS[given]
-    if not callable(given):
-        raise SettingsError(f"an activation is a name or a function, not {type(given).__name__}")
-    chosen: Activation = given
+            raise SettingsError(f"{named!r} is no monotonic activation we know; say one of {known}")
+        return ACTIVATIONS[named]
+    if not callable(named):
+        raise SettingsError(f"an activation is a name or a function, not {type(named).__name__}")
+    chosen: Activation = named
     rows = torch.linspace(-2.0, 2.0, 6, dtype=torch.float64).reshape(3, 2)
     try:
         images = chosen(rows)

@@ -130,8 +130,8 @@ class Platonic:
         z = self.hidden(rows.z)
         centred = (z if self.basis is None else z @ self.basis) - self.moments.feature_mean
         free = 1 - 1 / self.moments.weight - self.solved.leverage(centred)[:, None]
-        told = rows.y - (rows.y - self.head(z)) / free
-        return torch.where(free > FREE, told, self.moments.target_mean)
+        predicted = rows.y - (rows.y - self.head(z)) / free
+        return torch.where(free > FREE, predicted, self.moments.target_mean)
 
 
 def platonic(
@@ -257,28 +257,28 @@ def _in_their_span(rows: Rows) -> tuple[Rows, Tensor | None]:
 
 def factorised(rows: Rows, moments: Moments, solver: str, ridge: float | str) -> Solver:
     """The solver that was asked for, or a sensible one: see :data:`SOLVERS`."""
-    held = rows if isinstance(rows, HeldRows) and not rows.shared else None
+    in_memory = rows if isinstance(rows, HeldRows) and not rows.shared else None
     penalty = None if isinstance(ridge, str) else float(ridge)
     fewer, more = sorted((moments.rows, moments.d))
     work = more * fewer**2
-    if solver == "auto" and held is not None and work <= FEW:
+    if solver == "auto" and in_memory is not None and work <= FEW:
         solver = "pinv"
     if solver in ("pinv", "lstsq"):
-        if held is None:
+        if in_memory is None:
             raise SettingsError(
                 f"solver={solver!r} needs all rows in the memory of one process; with batches or "
                 "several processes say 'cholesky' or 'eigen'"
             )
         if solver == "lstsq":
-            return Direct(held.z, held.y, held.weights, penalty or 0.0)
-        return Spectral.of_rows(held.z, held.y, held.weights, penalty)
+            return Direct(in_memory.z, in_memory.y, in_memory.weights, penalty or 0.0)
+        return Spectral.of_rows(in_memory.z, in_memory.y, in_memory.weights, penalty)
     solved: Solver
     if solver == "eigen" or (solver == "auto" and penalty is None):
         solved = Spectral.of_moments(moments, penalty)
     else:
         solved = Cholesky(moments, penalty or 0.0)
-    if solver == "auto" and held is not None and work <= MUCH and solved.condition > TRUSTED:
-        return Spectral.of_rows(held.z, held.y, held.weights, penalty)
+    if solver == "auto" and in_memory is not None and work <= MUCH and solved.condition > TRUSTED:
+        return Spectral.of_rows(in_memory.z, in_memory.y, in_memory.weights, penalty)
     return solved
 
 

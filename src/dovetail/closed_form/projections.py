@@ -95,18 +95,22 @@ def propose(
     if by == "pca":
         labels_weigh = IN_COMPONENTS * balanced(known.weighed)
         chosen = components(known.weighed, labels_weigh, width, known.basis)
-        carried, told = chosen[:d], label_weight * chosen[d:]
-        weights = target_scale * (known.solved.carry(carried) + labels @ told)
+        carried, from_labels = chosen[:d], label_weight * chosen[d:]
+        weights = target_scale * (known.solved.carry(carried) + labels @ from_labels)
         return Layer(weights, -known.moments.feature_mean @ weights, activation)
     inputs = d if known.basis is None else len(known.basis)
     drawn = _normal(1 + inputs + k, width, generator, device)
-    constant, carried, told = drawn[0], drawn[1 : inputs + 1], label_weight * drawn[inputs + 1 :]
+    constant, carried, from_labels = (
+        drawn[0],
+        drawn[1 : inputs + 1],
+        label_weight * drawn[inputs + 1 :],
+    )
     if known.basis is not None:
         carried = known.basis.T @ carried
     if by == "labels":
         constant, carried = torch.zeros_like(constant), torch.zeros_like(carried)
-    weights = target_scale * (known.solved.carry(carried) + labels @ told)
-    mean = constant + known.moments.feature_mean @ carried + known.weighed.target_mean @ told
+    weights = target_scale * (known.solved.carry(carried) + labels @ from_labels)
+    mean = constant + known.moments.feature_mean @ carried + known.weighed.target_mean @ from_labels
     return Layer(weights, target_scale * mean - known.moments.feature_mean @ weights, activation)
 
 

@@ -103,14 +103,14 @@ class HeldRows:
 
     def __post_init__(self) -> None:
         """Check that the rows fit together."""
-        whole = _checked(Block(self.z, self.y, self.weights, self.importance))
-        for name, tensor in whole._asdict().items():
+        block = _with_shapes(Block(self.z, self.y, self.weights, self.importance))
+        for name, tensor in block._asdict().items():
             object.__setattr__(self, name, tensor)
 
     def blocks(self) -> Iterator[Block]:
         """All rows, block by block."""
-        whole = Block(self.z, self.y, self.weights, self.importance)
-        yield from map(whole.take, self._parts(self.z.shape[1]))
+        every_row = Block(self.z, self.y, self.weights, self.importance)
+        yield from map(every_row.take, self._parts(self.z.shape[1]))
 
     def best_of(
         self, layers: Sequence[Layer], judge: Judge, step: int = 1
@@ -141,13 +141,13 @@ class HeldRows:
         width = layer.weights.shape[1]
         moments = Moments(width, self.y.shape[1], self.z.device)
         parts = self._parts(max(self.z.shape[1], width))
-        whole = self.z.new_empty(len(self.z) if len(parts) > 1 else 0, width)
+        joined = self.z.new_empty(len(self.z) if len(parts) > 1 else 0, width)
         for part in parts:
             z = layer(self.z[part])
             moments.update(z, self.y[part], None if self.weights is None else self.weights[part])
             if len(parts) > 1:
-                whole[part] = z
-        return (whole if len(parts) > 1 else z), merge_across(moments) if self.shared else moments
+                joined[part] = z
+        return (joined if len(parts) > 1 else z), merge_across(moments) if self.shared else moments
 
     def _parts(self, width: int) -> list[slice]:
         """At least one, so that a process without rows still says how wide they are."""
@@ -174,7 +174,7 @@ class StreamedRows:
     def blocks(self) -> Iterator[Block]:
         """All rows, sent through the layers so far."""
         for block in self.batches():
-            block = _checked(block)
+            block = _with_shapes(block)
             z, importance = block.z, block.importance
             for depth in range(len(self.layers) + 1):
                 for place, head, decay in self.heads:
@@ -297,10 +297,10 @@ def reweighed(rows: Rows, moments: Moments) -> Moments:
     cross = torch.zeros_like(moments.cross)
     labels = Moments(0, moments.k, moments.mean.device)
     for z, y, weights, importance in rows.blocks():
-        told = y if importance is None else y * importance[:, None]
-        labels.update(z[:, :0], told, weights)
+        weighed = y if importance is None else y * importance[:, None]
+        labels.update(z[:, :0], weighed, weights)
         cross += (z - moments.feature_mean).T @ (
-            told if weights is None else told * weights[:, None]
+            weighed if weights is None else weighed * weights[:, None]
         )
     if rows.shared:
         cross, labels = merge_across(Added(cross)).tensor, merge_across(labels)
@@ -344,7 +344,7 @@ class Chained(Added):
         return type(self)(torch.cat([self.tensor, other.tensor]))
 
 
-def _checked(block: Block) -> Block:
+def _with_shapes(block: Block) -> Block:
     z, y = block.z, block.y
     if z.ndim != 2 or y.ndim != 2 or len(z) != len(y):
         raise TaskError(

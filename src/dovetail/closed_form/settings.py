@@ -78,7 +78,7 @@ class Settings:
         return ("random",)
 
 
-def settings_of(given: Any, *, streamed: bool) -> Settings:
+def settings_of(estimator: Any, *, streamed: bool) -> Settings:
     """The arguments of an estimator, or a sentence that says which one makes no sense.
 
     >>> from types import SimpleNamespace
@@ -87,107 +87,109 @@ def settings_of(given: Any, *, streamed: bool) -> Settings:
     ...
     dovetail.core.errors.SettingsError: hidden_layer_sizes must be whole numbers from 1 on, got 0
     """
-    widths = _widths(given.hidden_layer_sizes)
-    solver = _one_of("solver", given.solver, SOLVERS)
+    widths = _widths(estimator.hidden_layer_sizes)
+    solver = _one_of("solver", estimator.solver, SOLVERS)
     if streamed and solver in ("pinv", "lstsq"):
         raise SettingsError(
             f"solver={solver!r} needs all rows in memory; with batches say 'cholesky', 'eigen' or "
             "'auto'"
         )
-    if given.filters is None and (given.patch_size, given.pool) != (None, None):
+    if estimator.filters is None and (estimator.patch_size, estimator.pool) != (None, None):
         raise SettingsError("patch_size and pool are of filters; say how many, as filters=32")
-    if streamed and given.filters is not None:
+    if streamed and estimator.filters is not None:
         raise SettingsError(
             "filters are patches of images in memory; with batches make the layer of some of them, "
             "patch_layer(images, filters), and give batches of its maps"
         )
     return Settings(
         widths=widths,
-        activation=_activation(given.activation),
-        projections=_projections(given.projection, 1 if widths is None else len(widths)),
-        tries=_whole("n_tries", given.n_tries),
-        target_scale=_number("target_scale", given.target_scale, positive=True),
-        label_weight=_auto("label_weight", given.label_weight),
-        ridge=_auto("ridge", given.ridge),
+        activation=_activation(estimator.activation),
+        projections=_projections(estimator.projection, 1 if widths is None else len(widths)),
+        tries=_whole("n_tries", estimator.n_tries),
+        target_scale=_number("target_scale", estimator.target_scale, positive=True),
+        label_weight=_auto("label_weight", estimator.label_weight),
+        ridge=_auto("ridge", estimator.ridge),
         solver=solver,
-        ema=None if given.ema is None else _share("ema", given.ema),
+        ema=None if estimator.ema is None else _share("ema", estimator.ema),
         **{
-            name: None if getattr(given, name) is None else _whole(name, getattr(given, name))
+            name: None
+            if getattr(estimator, name) is None
+            else _whole(name, getattr(estimator, name))
             for name in ("patience", "rank", "filters", "patch_size", "pool")
         },
-        scale_inputs=_one_of("scale_inputs", given.scale_inputs, SCALES),
-        seed=seed_of(given.random_state),
+        scale_inputs=_one_of("scale_inputs", estimator.scale_inputs, SCALES),
+        seed=seed_of(estimator.random_state),
     )
 
 
-def _widths(given: Any) -> tuple[int, ...] | None:
-    if isinstance(given, str) and given == "auto":
+def _widths(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, str) and value == "auto":
         return None
-    if isinstance(given, Integral) and not isinstance(given, bool):
-        given = (given,)
-    if isinstance(given, str) or not hasattr(given, "__iter__"):
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = (value,)
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise SettingsError(
             "hidden_layer_sizes is 'auto' or a tuple with a width for each hidden layer, not "
-            f"{shown(given)}"
+            f"{shown(value)}"
         )
-    return tuple(_whole("hidden_layer_sizes", each) for each in given)
+    return tuple(_whole("hidden_layer_sizes", each) for each in value)
 
 
-def _activation(given: Any) -> Activation:
-    name = isinstance(given, str)
-    return activation_of(_one_of("activation", given, tuple(ACTIVATIONS)) if name else given)
+def _activation(value: Any) -> Activation:
+    name = isinstance(value, str)
+    return activation_of(_one_of("activation", value, tuple(ACTIVATIONS)) if name else value)
 
 
-def _projections(given: Any, layers: int) -> tuple[str, ...]:
-    if isinstance(given, str):
-        if given == "auto":
+def _projections(value: Any, layers: int) -> tuple[str, ...]:
+    if isinstance(value, str):
+        if value == "auto":
             return ()
-        if given in NAMED:
-            return NAMED[given]
-        return (_one_of("projection", given, PROJECTIONS, ("auto", *NAMED)),)
-    if not isinstance(given, Sequence) or not given:
+        if value in NAMED:
+            return NAMED[value]
+        return (_one_of("projection", value, PROJECTIONS, ("auto", *NAMED)),)
+    if not isinstance(value, Sequence) or not value:
         raise SettingsError(
-            f"projection is a name or a tuple with one for each layer, not {shown(given)}"
+            f"projection is a name or a tuple with one for each layer, not {shown(value)}"
         )
-    if len(given) > layers:
+    if len(value) > layers:
         raise SettingsError(
-            f"projection names {len(given)} layers, hidden_layer_sizes {layers}; drop the rest"
+            f"projection names {len(value)} layers, hidden_layer_sizes {layers}; drop the rest"
         )
-    return tuple(_one_of("projection", each, PROJECTIONS) for each in given)
+    return tuple(_one_of("projection", each, PROJECTIONS) for each in value)
 
 
-def _one_of(name: str, given: Any, known: Sequence[str], also: Sequence[str] = ()) -> str:
+def _one_of(name: str, value: Any, known: Sequence[str], also: Sequence[str] = ()) -> str:
     choices = (*also, *known)
-    if not isinstance(given, str) or given not in choices:
-        near = nearest(given, choices) if isinstance(given, str) else ""
+    if not isinstance(value, str) or value not in choices:
+        near = nearest(value, choices) if isinstance(value, str) else ""
         raise SettingsError(
-            f"{name} is one of {', '.join(choices)}; got {shown(given)}"
+            f"{name} is one of {', '.join(choices)}; got {shown(value)}"
             + (near if "did you mean" in near else "")
         )
-    return given
+    return value
 
 
-def _whole(name: str, given: Any) -> int:
-    if not isinstance(given, Integral) or isinstance(given, bool) or given < 1:
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         kind = "whole numbers" if name == "hidden_layer_sizes" else "a whole number"
-        raise SettingsError(f"{name} must be {kind} from 1 on, got {shown(given)}")
-    return int(given)
+        raise SettingsError(f"{name} must be {kind} from 1 on, got {shown(value)}")
+    return int(value)
 
 
-def _number(name: str, given: Any, *, positive: bool = False) -> float:
+def _number(name: str, value: Any, *, positive: bool = False) -> float:
     wanted = "a positive number" if positive else "a number from 0 on"
-    right = isinstance(given, Real) and not isinstance(given, bool) and math.isfinite(given)
-    if not right or given < 0 or (positive and given == 0):
-        raise SettingsError(f"{name} must be {wanted}, got {shown(given)}")
-    return float(given)
+    right = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not right or value < 0 or (positive and value == 0):
+        raise SettingsError(f"{name} must be {wanted}, got {shown(value)}")
+    return float(value)
 
 
-def _auto(name: str, given: Any) -> float | str:
-    if isinstance(given, str):
-        if given != "auto":
-            raise SettingsError(f"{name} must be 'auto' or a number from 0 on, got {shown(given)}")
-        return given
-    return _number(name, given)
+def _auto(name: str, value: Any) -> float | str:
+    if isinstance(value, str):
+        if value != "auto":
+            raise SettingsError(f"{name} must be 'auto' or a number from 0 on, got {shown(value)}")
+        return value
+    return _number(name, value)
 
 
 def _share(name: str, given: Any) -> float:

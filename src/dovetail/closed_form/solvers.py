@@ -126,12 +126,12 @@ class Spectral:
         eigenvalues: Tensor,
         vectors: Tensor,
         projected: Tensor,
-        left: Tensor,
+        residual: Tensor,
         rows: float,
         penalty: float | Sequence[float],
         tolerance: float,
     ) -> None:
-        """``projected [d, k]`` is :math:`V^\\top C`, ``left [k]`` what no map explains of ``y``."""
+        """``projected [d, k]`` is :math:`V^\\top C`, ``residual [k]`` what no map explains."""
         s = eigenvalues.clamp(min=0)
         largest = float(s.max()) if len(s) else 0.0
         large = s > tolerance * largest
@@ -141,7 +141,7 @@ class Spectral:
         self._chosen = len(choices) > 1
         self.penalty = float(choices[0])
         if self._chosen:
-            scores = self._cross_validated(choices, left, rows)
+            scores = self._cross_validated(choices, residual, rows)
             # With no freedom left under any of them, the most cautious one.
             judged = bool(scores.isfinite().any()) if len(self._s) else True
             self.penalty = choices[int(scores.argmin())] if judged else choices[-1]
@@ -174,12 +174,12 @@ class Spectral:
         dropped = (
             singular.square() <= tolerance * singular.square().amax() if rank else singular > 0
         )
-        left = triangle[rank:, d:].square().sum(0) + turned[dropped].square().sum(0)
+        residual = triangle[rank:, d:].square().sum(0) + turned[dropped].square().sum(0)
         return cls(
             singular.square(),
             vh.T,
             singular[:, None] * turned,
-            left,
+            residual,
             total,
             _penalties(singular.square(), total) if penalty is None else penalty,
             tolerance,
@@ -200,9 +200,9 @@ class Spectral:
             tolerance = max(1, len(s)) * EPS
         large = s > tolerance * (float(s.max()) if len(s) else 0.0)
         explained = (c[large].square() / s[large, None]).sum(0)
-        left = (moments.targets.diagonal() - explained).clamp(min=0)
+        residual = (moments.targets.diagonal() - explained).clamp(min=0)
         choices = _penalties(s, moments.weight) if penalty is None else penalty
-        return cls(s, v, c, left, moments.weight, choices, tolerance)
+        return cls(s, v, c, residual, moments.weight, choices, tolerance)
 
     @property
     def first(self) -> Tensor | None:
@@ -228,7 +228,7 @@ class Spectral:
         """How much a row ``[m, d]`` weighs in its own fit, ``[m]``."""
         return (centred @ self._v).square() @ (self._s + self.penalty).reciprocal()
 
-    def _cross_validated(self, penalties: Sequence[float], left: Tensor, rows: float) -> Tensor:
+    def _cross_validated(self, penalties: Sequence[float], residual: Tensor, rows: float) -> Tensor:
         r"""Generalised cross-validation :math:`\sum_k \lVert r_k\rVert^2 / (1 - \nu/n)^2`, ``[p]``.
 
         :math:`\nu = 1 + \sum_j s_j/(s_j + \lambda)` counts what is fitted, the intercept included.
@@ -236,7 +236,7 @@ class Spectral:
         several = torch.tensor(penalties, dtype=torch.float64, device=self._s.device)
         share = self._s[:, None] / (self._s[:, None] + several)  # [d, p]
         power = (self._c.square().sum(1) / self._s)[:, None]  # what each direction explains
-        errors = left.sum() + (power * (1 - share).square()).sum(0)
+        errors = residual.sum() + (power * (1 - share).square()).sum(0)
         free = 1 - (1 + share.sum(0)) / rows
         scores = errors / free.clamp(min=1e-9).square()
         return torch.where(free > 1e-9, scores, torch.full_like(scores, math.inf))
@@ -296,8 +296,8 @@ def unexplained(moments: Moments, weights: Tensor) -> float:
     1.0
     """
     s, c, r = moments.features, moments.cross, moments.targets
-    left = r.trace() - 2 * (weights * c).sum() + (weights * (s @ weights)).sum()
-    return max(0.0, float(left)) / max(moments.weight, 1e-300)
+    residual = r.trace() - 2 * (weights * c).sum() + (weights * (s @ weights)).sum()
+    return max(0.0, float(residual)) / max(moments.weight, 1e-300)
 
 
 def least_distances(several: Sequence[Moments]) -> list[float]:
@@ -324,12 +324,12 @@ def least_distances(several: Sequence[Moments]) -> list[float]:
     solid = (failed == 0) & (pivots > d * EPS).all(1) & pivots.isfinite().all(1)
     cross = torch.stack([moments.cross for moments in several]) * scale[:, :, None]
     explained = torch.linalg.solve_triangular(factors, cross, upper=False).square().sum((1, 2))
-    left = torch.stack([moments.targets.trace() for moments in several]) - explained
+    residuals = torch.stack([moments.targets.trace() for moments in several]) - explained
     return [
-        max(0.0, told) / max(moments.weight, 1e-300)
+        max(0.0, residual) / max(moments.weight, 1e-300)
         if sure
         else unexplained(moments, Cholesky(moments).labels)
-        for moments, told, sure in zip(several, left.tolist(), solid.tolist(), strict=True)
+        for moments, residual, sure in zip(several, residuals.tolist(), solid.tolist(), strict=True)
     ]
 
 
@@ -351,11 +351,11 @@ def _centred(values: Tensor, weights: Tensor | None, out: Tensor | None = None) 
     Where nothing is left but the rounding of the mean, it is made zero.
     """
     mean = values.mean(0) if weights is None else weights @ values / weights.sum()
-    found = torch.sub(values, mean, out=out)
-    alike = torch.maximum(found.amax(0), -found.amin(0)) <= ROUNDED * mean.abs()
+    centred = torch.sub(values, mean, out=out)
+    alike = torch.maximum(centred.amax(0), -centred.amin(0)) <= ROUNDED * mean.abs()
     if bool(alike.any()):
-        found[:, alike] = 0.0
-    return found if weights is None else found.mul_(weights.sqrt()[:, None])
+        centred[:, alike] = 0.0
+    return centred if weights is None else centred.mul_(weights.sqrt()[:, None])
 
 
 def cholesky_of(matrix: Tensor) -> tuple[Tensor, float]:

@@ -90,12 +90,12 @@ def stitch(
     if isinstance(inputs, Task):
         for part in (front, onto):
             refuse_other_inputs(inputs, part.contract)
-    held = max(1, len(rows) // HELD_OUT)
+    held_out = max(1, len(rows) // HELD_OUT)
     fitted, judged = LeastSquares(), LeastSquares()
     between = _seam(front, onto, raw[rows[:2]])
-    for x, y in _features(front, onto, raw, rows[held:]):
+    for x, y in _features(front, onto, raw, rows[held_out:]):
         fitted.update(x, y)
-    for x, y in _features(front, onto, raw, rows[:held]):
+    for x, y in _features(front, onto, raw, rows[:held_out]):
         judged.update(x, y)
     unit = fitted.mean_square
     tried = [0.0, *(share * unit for share in PENALTIES)] if ridge == "auto" else [ridge]
@@ -112,7 +112,7 @@ def stitch(
             "ridge_by": "held-out r2" if ridge == "auto" else "given",
             "split": split if isinstance(inputs, Task) else None,
             "images": len(rows),
-            "held_out": held,
+            "held_out": held_out,
             "rank": fitted.rank,
             "seed": seed,
         },

@@ -46,18 +46,18 @@ def temperature_while_fitting(
     widest = max((layer.weights.shape[1] for layer in network.layers), default=0)
     few = not rows.shared and count <= FEW and widest <= count - count // HELD_OUT
     if len(network.layers) > 1 and few and count >= HELD_OUT:
-        (whole,) = reblocked(rows.blocks(), FEW)
-        held = one_in(HELD_OUT, 0, count).to(whole.z.device)
-        judged = whole.take(held)
-        told = [_beside(again(HeldRows(*whole.take(~held)))(judged.z), judged)]
+        (all_rows,) = reblocked(rows.blocks(), FEW)
+        held_out = one_in(HELD_OUT, 0, count).to(all_rows.z.device)
+        judged = all_rows.take(held_out)
+        scored = [_beside(again(HeldRows(*all_rows.take(~held_out)))(judged.z), judged)]
     else:
         step, seen = max(1, count // ENOUGH), 0
-        told = [network.head.bias.new_empty(0, 2 * k + 1)]
+        scored = [network.head.bias.new_empty(0, 2 * k + 1)]
         for block in rows.blocks():
             some = block.take(one_in(step, seen, len(block.z)).to(block.z.device))
             seen += len(block.z)
-            told.append(_beside(network.left_out(some), some))
-    table = torch.cat(told)
+            scored.append(_beside(network.left_out(some), some))
+    table = torch.cat(scored)
     if rows.shared:
         table = merge_across(Chained(table)).tensor
     scores, wanted, weights = table[:, :k], table[:, k : 2 * k], table[:, 2 * k]

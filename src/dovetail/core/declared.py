@@ -198,10 +198,10 @@ def of_each(of: Get, *shows: Shown) -> Shown:
 
 def blocks(record: Any, shows: tuple[Shown, ...]) -> View:
     """What all of them show of a record, in order."""
-    found = (show(record) for show in shows)
+    views = (show(record) for show in shows)
     return tuple(
         block
-        for shown in found
+        for shown in views
         if shown is not None
         for block in (shown if isinstance(shown, tuple) else (shown,))
     )

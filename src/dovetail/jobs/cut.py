@@ -19,10 +19,10 @@ def cut(frame: Frame, /, ref: str, at: str | None = Cut.at) -> Outcome:
 
     Without ``at``, list every place where one tensor crosses.
     """
-    whole = frame.part(ref)
+    network = frame.part(ref)
     if at is None:
-        return _points(whole, ref)
-    halves = cut_part(whole, at)
+        return _points(network, ref)
+    halves = cut_part(network, at)
     names = [f"{frame.name or name_of(ref)}.{side}" for side in ("front", "back")]
     front, back = frame.shelve(dict(zip(names, halves, strict=True))).values()
     space = halves[0].contract.gives[0].space
@@ -36,9 +36,9 @@ def cut(frame: Frame, /, ref: str, at: str | None = Cut.at) -> Outcome:
     )
 
 
-def _points(whole: Part, ref: str) -> Outcome:
+def _points(network: Part, ref: str) -> Outcome:
     """Every place where one tensor crosses, with its shape."""
-    points = cut_points(whole)
+    points = cut_points(network)
     rows = tuple((p.name, shown_shape(p.shape), p.activation) for p in points)
     columns = ("cut point", "shape", "activation")
     return Outcome(

@@ -267,7 +267,7 @@ def adapted_to_the_rest(part: Part, task: Task, *, name: str, seed: int) -> Adap
 HIDDEN = (256, 64)
 
 
-class Solved(NamedTuple):
+class SolvedNetwork(NamedTuple):
     """A network, how it was fitted, what it reached and how long that took."""
 
     part: Part
@@ -290,7 +290,7 @@ class Solved(NamedTuple):
         )
 
 
-def solved_for(task: Task, *, seed: int) -> Solved:
+def solved_for(task: Task, *, seed: int) -> SolvedNetwork:
     """Solve for a perceptron on a task's classes, and measure it."""
     inputs, targets = task.subset("train")
     names = np.asarray(task.classes, dtype=object)[targets.numpy()]
@@ -298,7 +298,7 @@ def solved_for(task: Task, *, seed: int) -> Solved:
     estimator = PlatonicClassifier(HIDDEN, random_state=seed).fit(inputs, names)
     seconds = time.perf_counter() - began
     part = estimator.to_part(dtype=torch.float32)
-    return Solved(part, estimator.record_, evaluate(part, task).accuracy, seconds)
+    return SolvedNetwork(part, estimator.record_, evaluate(part, task).accuracy, seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

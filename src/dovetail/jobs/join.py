@@ -71,8 +71,8 @@ def join(
     try:
         joined = join_parts(*parts, norms=chosen, force=force, adapters=adapters, data=batches)
     except ContractError as error:
-        asked = _question(frame, refs, task, reference) | {"epochs": epochs}
-        raise _refused(error, parts, loaded, asked) from None
+        question = _question(frame, refs, task, reference) | {"epochs": epochs}
+        raise _refused(error, parts, loaded, question) from None
     blocks: list[Block] = [
         Text(f"Joined {' and '.join(refs)}: {joined.contract}"),
         *(Text(f"Although: {why}", style="warning") for why in reasons),
@@ -111,8 +111,8 @@ def explain(
         raise SettingsError(f"name a front and a head to explain, got {len(refs)} parts")
     front, head = (frame.part(ref) for ref in refs)
     loaded = frame.task(task) if task else None
-    asked = _question(frame, refs, task, reference)
-    report = explain_fit(front, head, loaded, epochs=epochs, **asked)
+    question = _question(frame, refs, task, reference)
+    report = explain_fit(front, head, loaded, epochs=epochs, **question)
     return Outcome(report.view(), _facts(report), (report,))
 
 
@@ -283,16 +283,16 @@ def _question(
 
 
 def _refused(
-    error: ContractError, parts: Sequence[Part], task: Task | None, asked: dict[str, Any]
+    error: ContractError, parts: Sequence[Part], task: Task | None, question: dict[str, Any]
 ) -> ContractError:
     """The refusal with repairs of the first seam that does not fit."""
     misfits = [pair for pair in pairwise(parts) if pair[0].contract.mismatches(pair[1].contract)]
     if not misfits:
         return error
     if len(parts) > 2:  # what enters the seam is no input of a task
-        task, asked = None, {**asked, "names": {}}
+        task, question = None, {**question, "names": {}}
     try:
-        report = explain_fit(*misfits[0], task, **asked)
+        report = explain_fit(*misfits[0], task, **question)
     except DovetailError as problem:  # the refusal is the news, not what kept us from pricing it
         return ContractError(f"{error.marked}\nNo repair could be priced: {problem.marked}")
     facts = {"refused": True, **_facts(report)}

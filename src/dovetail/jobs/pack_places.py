@@ -17,7 +17,7 @@ from dovetail.shelf.names import name_of
 from dovetail.shelf.store import Shelf
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Where a part goes: to a folder, or by a name to a shelf."""
 
     to: Path | None
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 def source_and_place(
     frame: Frame, ref: str, kind: str, ending: str, to: str | Path | None, replace: bool
-) -> Place:
+) -> Destination:
     """Where the part that is meant goes, if it is there and there is room; found before any work.
 
     Unless said, a folder's part goes to the folder beside it and a shelf's part to the same shelf,
@@ -44,7 +44,7 @@ def source_and_place(
                 "the shelf, say --name"
             )
         free(Path(to), replace, source)
-        return Place(Path(to), name_of(ref), frame.folder)
+        return Destination(Path(to), name_of(ref), frame.folder)
     if replace:
         raise SettingsError("--replace is for --to; a shelf keeps every version")
     name = frame.named(f"{name_of(ref)}{ending}")
@@ -52,7 +52,7 @@ def source_and_place(
         frame.store.check_writable()
     else:
         _writable(frame.folder)
-    return Place(None, name, frame.folder)
+    return Destination(None, name, frame.folder)
 
 
 def _folder_of(frame: Frame, ref: str, kind: str) -> Path:
@@ -90,7 +90,7 @@ def _offer(folder: Path, kind: str) -> str:
     return f"; a file in it is named in full, as in {files[0]}" if files else ""
 
 
-def put(part: Part, place: Place, replace: bool) -> tuple[str, int]:
+def put(part: Part, place: Destination, replace: bool) -> tuple[str, int]:
     """Write a part to its place: what to call it from now on, and the bytes of its files."""
     if place.to is None:
         entry = shelve(Shelf(place.shelf), part, place.name)
@@ -133,8 +133,8 @@ def _beside(folder: Path, ending: str) -> Path:
     >>> print(_beside(Path("parts/lenet"), "-packed"))
     parts/lenet-packed
     """
-    whole = folder.resolve() if folder.name in ("", "..") else folder
-    return whole.with_name(f"{whole.name}{ending}")
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    return named.with_name(f"{named.name}{ending}")
 
 
 def free(path: Path, replace: bool, source: Path) -> None:

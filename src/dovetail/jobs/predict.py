@@ -53,22 +53,22 @@ def predict(
     part = frame.part(ref)
     sources = [source] if isinstance(source, str) else list(source)
     opened = _opened(frame, part, sources, skip_bad)
-    told = _Told(part, rows, kept=output is None)
+    answers = _Answers(part, rows, keeps_all=output is None)
     truths = any(each.has_truths for each in opened.sources)
     plan = opened.plan(most)
     with _table(output) as write, progress("predicting", len(plan)) as step:
         for batch in opened.batches(most):
             if len(batch.inputs):
                 for row in _rows(part, batch, top):
-                    told.add(row)
+                    answers.add(row)
                     write(_flat(row, truths))
-            step(counted(told.count, "input"))
-    if not told.count:
+            step(counted(answers.count, "input"))
+    if not answers.count:
         raise opened.refusal() if opened.bad else TaskError("there are no inputs to predict")
     written = (Text(f"All of it is in {output}.", style="heading"),) if output else ()
     return Outcome(
-        view=(*_left_out(opened), *told.view(truths), *written),
-        data=told.data() | {"skipped": opened.bad, "output": output},
+        view=(*_left_out(opened), *answers.view(truths), *written),
+        data=answers.data() | {"skipped": opened.bad, "output": output},
     )
 
 
@@ -188,19 +188,19 @@ def _table(output: str | None) -> Iterator[Any]:
 
 
 @dataclass
-class _Told:
+class _Answers:
     """The first rows, all of them if they are to be kept, and how many there were of each class."""
 
     part: Part
     shown: int
-    kept: bool
+    keeps_all: bool
     rows: list[Row] = field(default_factory=list)
     count: int = 0
     unlike: int = 0
     classes: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Row) -> None:
-        if self.kept or self.count < self.shown:
+        if self.keeps_all or self.count < self.shown:
             self.rows.append(row)
         self.count += 1
         self.unlike += bool(row.get("unlike"))
@@ -214,7 +214,7 @@ class _Told:
     def data(self) -> dict[str, Any]:
         """For machines; the rows unless they went into a file."""
         return {
-            "predictions": self.rows if self.kept else None,
+            "predictions": self.rows if self.keeps_all else None,
             "classes": self.part.contract.classes,
             "inputs": self.count,
             "of each class": dict(self.classes.most_common()),

@@ -99,5 +99,5 @@ def _shelf_note(record: Recombination, frame: Frame) -> View:
 def _by_network(parts: Mapping[str, Part]) -> dict[str, Part]:
     """Halves under the name of their network, by which a front knows its own head."""
     names = {ref: stem_of(ref) for ref in parts}
-    taken = Counter(names.values())
-    return {ref if taken[names[ref]] > 1 else names[ref]: part for ref, part in parts.items()}
+    uses = Counter(names.values())
+    return {ref if uses[names[ref]] > 1 else names[ref]: part for ref, part in parts.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dovetail.core.errors import SettingsError, argument
+from dovetail.core.errors import FormatError, SettingsError, argument, nearest
 from dovetail.core.records import Record
 from dovetail.core.views import Text
 from dovetail.jobs import Outcome
@@ -124,13 +124,16 @@ def add(
                 f"{', '.join(said)} is for networks by the name of their builder, and {source!r} "
                 "is none; a folder's part is what it is"
             )
-        part, told = from_pretrained(source, verify=True), ""
+        if not Path(source).exists():
+            near = nearest(source, known_builders())
+            raise FormatError(f"{source}: no such folder, and no network is called so{near}")
+        part, remark = from_pretrained(source, verify=True), ""
     else:
-        part, told = _network(source, args or {}, weights, features, classes, size)
+        part, remark = _network(source, args or {}, weights, features, classes, size)
     entry = Shelf(shelf).add(part, name or name_of(source), tags=tags)
-    note = (Text(told, style="note"),) if told else ()
+    note = (Text(remark, style="note"),) if remark else ()
     words = (*note, Text(f"{entry.ref} is on the shelf: {part.contract}"))
-    data = {"ref": entry.ref, "digest": entry.digest} | ({"note": told} if told else {})
+    data = {"ref": entry.ref, "digest": entry.digest} | ({"note": remark} if remark else {})
     return Outcome(words, data | ({"weights": part.origin.settings["weights"]} if weights else {}))
 
 
@@ -158,12 +161,14 @@ def _network(
         drawn = build(name, **args)
         part = adopt(drawn.module, builder=name, args=args, example=example, **about)
         origin = replace(drawn.origin, settings={**drawn.origin.settings, **part.origin.settings})
-        told = f"The weights of {name} are drawn at random; name trained ones with --weights."
-        return part.changed(origin=origin), told
+        remark = f"The weights of {name} are drawn at random; name trained ones with --weights."
+        return part.changed(origin=origin), remark
     part = adopt(name, args=args, weights=weights, example=example, **about)
     if weights is None:
         return part, ""
     source = part.origin.settings["weights"]
-    told = f"{source['by name']} tensors of {source['file']} by name, {source['by order']} by order"
+    remark = (
+        f"{source['by name']} tensors of {source['file']} by name, {source['by order']} by order"
+    )
     careful = "; measure it before you trust it: layers of one shape could be swapped"
-    return part, told + (careful if source["by order"] else "") + "."
+    return part, remark + (careful if source["by order"] else "") + "."

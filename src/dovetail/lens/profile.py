@@ -22,8 +22,7 @@ from dovetail.measure.separation import class_scatter, dead_features, linear_fit
 from dovetail.measure.weights import stable_rank, weight_entropy
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part, as_part
-from dovetail.ranking.candidates import candidate, named, only, points_of
-from dovetail.ranking.taking import without_repeats
+from dovetail.ranking.candidates import candidate, named, only, points_of, without_repeats
 from dovetail.tasks.splits import Split
 from dovetail.tasks.task import Task
 

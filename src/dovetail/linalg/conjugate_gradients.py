@@ -124,8 +124,8 @@ def conjugate_gradients(
     for _ in range(_MOST_PASSES):
         if worst <= tolerance or used >= most:
             break
-        step, taken = _pass(operator, preconditioner, residual, tolerance, most - used)
-        used += taken
+        step, steps = _pass(operator, preconditioner, residual, tolerance, most - used)
+        used += steps
         solution = solution + step
         # Rounding lets the recursion drift from the truth, so the truth is measured.
         residual = columns - applied(operator, solution)
@@ -205,8 +205,8 @@ def refined(
     lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
     used, before = 0, float("inf")
     for _ in range(_MOST_ROUNDS):
-        left = right - image
-        shares = left.norm(dim=0) / lengths
+        residual = right - image
+        shares = residual.norm(dim=0) / lengths
         worst = float(shares.max())
         if worst <= tolerance:
             return Refined(solution, image, worst, used)
@@ -219,7 +219,7 @@ def refined(
         try:
             step = conjugate_gradients(
                 system(dtype),
-                left * (shares > tolerance),
+                residual * (shares > tolerance),
                 preconditioner=preconditioner,
                 tolerance=wanted if dtype == torch.float64 else max(wanted, _COARSE),
                 max_iterations=max_iterations - used,
@@ -254,10 +254,10 @@ def _pass(
     direction = better * active
     energy = (residual * better).sum(0)
     _must_be_positive(energy[active], "preconditioner")
-    taken = 0
-    while taken < most and bool(active.any()):
+    steps = 0
+    while steps < most and bool(active.any()):
         image = applied(operator, direction)
-        taken += 1
+        steps += 1
         curvature = (direction * image).sum(0)
         _must_be_positive(curvature[active], "operator")
         along = torch.where(active, energy / curvature, torch.zeros_like(energy))
@@ -278,7 +278,7 @@ def _pass(
         turned = torch.where(active, after / energy, torch.zeros_like(energy))
         direction = (better + turned * direction) * active
         energy = after
-    return solution, taken
+    return solution, steps
 
 
 def applied(operator: Operator, columns: Tensor, name: str = "operator") -> Tensor:
@@ -375,8 +375,8 @@ class Nystrom:
         >>> round(made.log_determinant, 4)  # log 4 and log 2
         2.0794
         """
-        left = len(self._basis) - self.rank
-        return -float(self._gains.log().sum()) - left * math.log(self._rest)
+        beyond = len(self._basis) - self.rank
+        return -float(self._gains.log().sum()) - beyond * math.log(self._rest)
 
     def __call__(self, columns: Tensor) -> Tensor:
         """Multiply columns ``[m, k]`` by the approximate inverse."""
@@ -393,8 +393,8 @@ class Nystrom:
         :math:`A^{-1} \preceq (U \operatorname{diag}(s) U^\top + \sigma^2 I)^{-1}`.
         """
         known = (1 / self._noise - self._gains)[:, None] * (self._basis.T @ columns).square()
-        whole: Tensor = columns.square().sum(0) / self._noise - known.sum(0)
-        return whole
+        squares: Tensor = columns.square().sum(0) / self._noise - known.sum(0)
+        return squares
 
     def _times(self, columns: Tensor, gains: Tensor, rest: float) -> Tensor:
         inside = self._basis.T @ columns

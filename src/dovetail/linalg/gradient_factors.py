@@ -211,9 +211,9 @@ def summed(several: list[Dense | Outer]) -> Dense | Outer:
 
 def pieces(one: Dense | Outer, dtype: torch.dtype) -> Iterator[tuple[slice, Dense | Outer]]:
     """Samples as many at a time as are changed to a type in the cache, all where none need be."""
-    whole = one.rows if isinstance(one, Dense) else one.grads
-    count, step = len(whole), len(whole)
-    if whole.dtype != dtype:
+    tensor = one.rows if isinstance(one, Dense) else one.grads
+    count, step = len(tensor), len(tensor)
+    if tensor.dtype != dtype:
         step = max(1, PIECE * count // max(1, one.nbytes))
     for start in range(0, count, step):
         some = slice(start, min(start + step, count))

@@ -189,12 +189,12 @@ class Parametrised:
             )
         return torch.cat([tensor.detach().reshape(-1) for tensor in gradients])
 
-    def _own(self, given: Tensor) -> Tensor:
-        if not isinstance(given, Tensor):
-            raise TaskError(f"inputs are tensors, or a tuple of them, not {type(given).__name__}")
+    def _own(self, inputs: Tensor) -> Tensor:
+        if not isinstance(inputs, Tensor):
+            raise TaskError(f"inputs are tensors, or a tuple of them, not {type(inputs).__name__}")
         like = next(iter(self.theta.values()))
-        kind = like.dtype if given.is_floating_point() else given.dtype
-        return given.detach().to(device=like.device, dtype=kind, copy=True)
+        kind = like.dtype if inputs.is_floating_point() else inputs.dtype
+        return inputs.detach().to(device=like.device, dtype=kind, copy=True)
 
 
 class Jacobian:

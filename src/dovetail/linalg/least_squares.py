@@ -145,12 +145,12 @@ class LeastSquares:
         """
         first, inner, last = self._blocks()
         d = self._columns[0]
-        left, beyond = self.squared_error(head), float(last.square().sum())
+        error, beyond = self.squared_error(head), float(last.square().sum())
         varied = float(inner[:, d:].square().sum()) + beyond
         size = float(first[1 + d :].square().sum()) + varied
         if varied <= _CENTRED**2 * size:
-            return 1.0 if left <= _CENTRED * size else 0.0
-        return 1 - left / varied
+            return 1.0 if error <= _CENTRED * size else 0.0
+        return 1 - error / varied
 
     @property
     def _columns(self) -> tuple[int, int]:

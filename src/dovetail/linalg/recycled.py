@@ -93,22 +93,22 @@ class Recycled:
         """
         basis, image = self._basis, self._image
         parts = [basis.T @ columns]
-        left = columns - image @ parts[0]
+        residual = columns - image @ parts[0]
         explained = parts[0].square().sum(0)
         tries = torch.zeros(len(wholes), dtype=torch.int64)
         while True:
             allowed = self._tolerance * (wholes - explained).clamp(min=LEAST * wholes)
-            excess = self._bound(left) / allowed
+            excess = self._bound(residual) / allowed
             wanted = (excess > 1) & (tries < TRIES)
             if not bool(wanted.any()):
                 break
             worst = torch.where(wanted, excess, 0.0).topk(min(TOGETHER, int(wanted.sum()))).indices
             # A residual smaller by some factor is a form smaller by its square.
             near = min(0.5, max(NEAREST, 0.5 * float(excess[worst].max()) ** -0.5))
-            more, image_of_more = _beside(basis, image, self._solve(left[:, worst], near))
-            parts.append(more.T @ left)
+            more, image_of_more = _beside(basis, image, self._solve(residual[:, worst], near))
+            parts.append(more.T @ residual)
             explained = explained + parts[-1].square().sum(0)
-            left = left - image_of_more @ parts[-1]
+            residual = residual - image_of_more @ parts[-1]
             basis, image = torch.cat([basis, more], 1), torch.cat([image, image_of_more], 1)
             tries[worst] += 1
         if basis.shape[1] > self.rank:

@@ -113,12 +113,12 @@ def alike(fronts: Mapping[str, Part], task: Task, batches: Sequence[Tensor]) -> 
         task: Where the images come from.
         batches: Which of them, rows of the task.
     """
-    left = dict(fronts)
+    remaining = dict(fronts)
     moments: dict[tuple[str, str], Moments] = {}
     for batch in batches:
-        features = {name: _features(front, task, batch) for name, front in left.items()}
+        features = {name: _features(front, task, batch) for name, front in remaining.items()}
         usable = {name: rows for name, rows in features.items() if rows is not None}
-        left = {name: left[name] for name in usable}
+        remaining = {name: remaining[name] for name in usable}
         for (one, a), (other, b) in combinations(usable.items(), 2):
             if a.shape == b.shape and a.shape[1] <= _WIDEST:
                 piece, known = channel_moments(a, b), moments.get((one, other))
@@ -128,7 +128,7 @@ def alike(fronts: Mapping[str, Part], task: Task, batches: Sequence[Tensor]) -> 
             one, other, float(correlations(each).diagonal().mean()), float(matched(each)[1].mean())
         )
         for (one, other), each in moments.items()
-        if one in left and other in left
+        if one in remaining and other in remaining
     )
 
 

@@ -200,10 +200,10 @@ class _Cells:
         order = sorted(range(len(members)), key=lambda c: (int(sizes[c]), float(draw[c])))
         for some in _stretches(order, members, _BLOCK // len(members)):
             # Who comes to a cell of this stretch meanwhile comes from another cell of it.
-            asked = torch.tensor([example for c in some for example in members[c]])
+            examples = torch.tensor([example for c in some for example in members[c]])
             distances, place_of = (
-                self._distances(asked),
-                {e: i for i, e in enumerate(asked.tolist())},
+                self._distances(examples),
+                {e: i for i, e in enumerate(examples.tolist())},
             )
             for c in some:
                 gone[c] = True
@@ -231,8 +231,10 @@ class _Cells:
 
     def _distances(self, who: Tensor, first: int = 0) -> Tensor:
         """Squared distances ``[b, c]`` to the centroids from the first, by a product."""
-        found = torch.addmm(self.lengths[first:], self.rows[who], self.centred[first:].T, alpha=-2)
-        return found.add_(self.squares[who][:, None])
+        distances = torch.addmm(
+            self.lengths[first:], self.rows[who], self.centred[first:].T, alpha=-2
+        )
+        return distances.add_(self.squares[who][:, None])
 
     @staticmethod
     def _nearer(best: Tensor, where: Tensor, who: Tensor, distance: Tensor, first: int) -> None:

@@ -93,7 +93,7 @@ def as_labels(y: Any) -> Array:
     if isinstance(y, list | tuple):  # as an array, NaN beside text would be spelt "nan"
         _refuse_missing(y)
     with _refusals():
-        labels: Array = column_or_1d(_on_cpu(_given(y)), warn=True)
+        labels: Array = column_or_1d(_on_cpu(_not_none(y)), warn=True)
         if labels.dtype.kind == "O" or (labels.dtype.kind == "f" and np.isnan(labels).any()):
             _refuse_missing(labels)
         finite = labels.dtype.kind == "f"  # names and integers always are
@@ -144,10 +144,10 @@ def as_numbers(y: Any) -> tuple[Tensor, bool]:
     (tensor([[1.0000],
             [2.5000]], dtype=torch.float64), True)
     """
-    given = _on_cpu(_given(y))
+    targets = _on_cpu(_not_none(y))
     with _refusals():
-        _refuse_text(given)
-        values = np.array(check_array(given, ensure_2d=False, input_name="y"))
+        _refuse_text(targets)
+        values = np.array(check_array(targets, ensure_2d=False, input_name="y"))
     if values.ndim > 2 or values.size == 0:
         raise TaskError(f"targets have shape {list(values.shape)}; give [n] or [n, k] numbers")
     columns = torch.from_numpy(values.astype(np.float64)).reshape(len(values), -1)
@@ -271,14 +271,14 @@ def seed_of(random_state: Any) -> int:
 
 def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
     options: dict[str, Any] = {"dtype": None, "allow_nd": True, "order": "C"}
-    given = _on_cpu(X)
+    inputs = _on_cpu(X)
     if not reset:
-        _refuse_other_images(given, getattr(estimator, "input_shape_", None))
+        _refuse_other_images(inputs, getattr(estimator, "input_shape_", None))
     with _refusals():
         if estimator is None:
-            values: Array = check_array(given, input_name="X", **options)
+            values: Array = check_array(inputs, input_name="X", **options)
         else:
-            values = validate_data(estimator, given, reset=reset, **options)
+            values = validate_data(estimator, inputs, reset=reset, **options)
         if values.dtype.kind == "O":
             values = check_array(values, allow_nd=True, dtype=np.float64, input_name="X")
     if values.dtype.kind not in "biuf":
@@ -286,7 +286,7 @@ def _read(X: Any, estimator: BaseEstimator | None, reset: bool) -> Array:
     return values
 
 
-def _refuse_other_images(given: Any, fitted: tuple[int, ...] | None) -> None:
+def _refuse_other_images(inputs: Any, fitted: tuple[int, ...] | None) -> None:
     """Refuse what has another shape, unless both are rows: scikit-learn counts their columns.
 
     Of images it would count the channels, and not look at anything else.
@@ -294,7 +294,7 @@ def _refuse_other_images(given: Any, fitted: tuple[int, ...] | None) -> None:
     if fitted is None:
         return
     try:
-        shape = np.shape(given)[1:]
+        shape = np.shape(inputs)[1:]
     except (TypeError, ValueError):  # rows of unequal length and worse: scikit-learn says so
         return
     if shape and shape != fitted and max(len(shape), len(fitted)) > 1:
@@ -342,7 +342,7 @@ def _is_nan(label: Any) -> bool:
         return False
 
 
-def _given(y: Any) -> Any:
+def _not_none(y: Any) -> Any:
     if y is None:
         raise TaskError("this estimator requires y to be passed, but the target y is None")
     return y

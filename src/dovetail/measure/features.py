@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from dovetail.core.errors import ContractError, SettingsError
 from dovetail.core.files import write_whole
 from dovetail.core.plain import dumps
 from dovetail.measure.forward import outputs_of, refuse_other_inputs
-from dovetail.measure.remembered import rows_once
+from dovetail.measure.remembered import at_hand
 from dovetail.parts.cutting import cut
 from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part
@@ -85,13 +86,10 @@ def feature_rows(
 
     Within :func:`~dovetail.measure.remembered.remembering`, rows that are known are not computed.
     """
-
-    def run(some: Tensor) -> Tensor:
-        return outputs_of(
-            part, some, batch_size=batch_size, each=lambda output: pooled(output, pooling)
-        )
-
-    return rows_once(part, pooling, inputs, run)
+    pool = partial(pooled, pooling=pooling)
+    run = partial(outputs_of, part, batch_size=batch_size, each=pool)
+    known = at_hand()
+    return run(inputs) if known is None else known.of(part, pooling, inputs, run)
 
 
 def pooled(output: Tensor, pooling: Pooling) -> Tensor:

@@ -49,14 +49,14 @@ def answers(
     Returns:
         ``right [n]``, booleans, and ``targets [n]``.
     """
-    whole, rows = joined(front, head, task, norms, seed=seed), task.indices(split)
-    if len(rows) < 2 and uses_batch_statistics(whole.module):
+    network, rows = joined(front, head, task, norms, seed=seed), task.indices(split)
+    if len(rows) < 2 and uses_batch_statistics(network.module):
         raise TaskError(
             f"{task.name!r} has {len(rows)} examples in its {split} split, which have no "
             "statistics of a batch; say norms='stored'"
         )
     rows = torch.cat(random_batches(rows, seed))
-    outputs = outputs_of(whole, task.inputs[rows], batch_size=_BATCH)
+    outputs = outputs_of(network, task.inputs[rows], batch_size=_BATCH)
     known = head.contract.classes or task.classes
     if outputs.shape[1:] != (len(known),):
         raise ContractError(
@@ -80,8 +80,8 @@ def judged(
     front: Part, head: Part, task: Task, norms: Statistics, *, split: Split, seed: int = 0
 ) -> Evaluation:
     """Front and head together on a split, its images in a random order: all measures."""
-    whole = joined(front, head, task, norms, seed=seed)
-    return evaluate(whole, in_random_order(task, split, seed), split=split, batch_size=_BATCH)
+    network = joined(front, head, task, norms, seed=seed)
+    return evaluate(network, in_random_order(task, split, seed), split=split, batch_size=_BATCH)
 
 
 def in_random_order(task: Task, split: Split, seed: int) -> Task:

@@ -75,10 +75,10 @@ class NewInputs:
 
     def plan(self, most: int | None = None) -> list[tuple[Source, int, int]]:
         """The batches as places in their sources, of the first ``most`` inputs."""
-        spans, left = [], most
+        spans, room = [], most
         for source in self.sources:
-            count = source.count if left is None else min(left, source.count)
-            left = None if left is None else left - count
+            count = source.count if room is None else min(room, source.count)
+            room = None if room is None else room - count
             size = max(1, min(_MOST_INPUTS, _MOST_BYTES // (4 * source.width)))
             pieces = max(1, -(-count // size))
             even = -(-count // pieces)  # where a batch's statistics count, none is left alone
@@ -114,10 +114,10 @@ def as_paths(inputs: Any) -> list[Path] | None:
     >>> as_paths("a.png"), as_paths(["a.png", Path("b.png")]), as_paths([[1.0, 2.0]])
     ([PosixPath('a.png')], [PosixPath('a.png'), PosixPath('b.png')], None)
     """
-    given = [inputs] if isinstance(inputs, str | Path) else inputs
-    if not isinstance(given, list | tuple) or not given:
+    paths = [inputs] if isinstance(inputs, str | Path) else inputs
+    if not isinstance(paths, list | tuple) or not paths:
         return None
-    return [Path(each) for each in given] if all(isinstance(e, str | Path) for e in given) else None
+    return [Path(each) for each in paths] if all(isinstance(e, str | Path) for e in paths) else None
 
 
 def as_batch(inputs: Any, contract: Contract) -> Tensor:
@@ -130,15 +130,15 @@ def as_batch(inputs: Any, contract: Contract) -> Tensor:
     tensor([[1., 2.]])
     """
     x = _tensor(inputs)
-    taken = contract.takes[0].shape
-    if taken is None:
+    shape = contract.takes[0].shape
+    if shape is None:
         return x
-    grey = len(taken) == 3 and taken[0] == 1
-    if grey and x.shape == taken[1:]:
+    grey = len(shape) == 3 and shape[0] == 1
+    if grey and x.shape == shape[1:]:
         return x[None, None]
     if grey and x.ndim == 3 and x.shape[0] != 1:
         return x[:, None]
-    if x.ndim == len(taken):
+    if x.ndim == len(shape):
         x = x[None]
     if contract.preprocess is not None and x.ndim == 4 and x.shape[1] not in (1, 3):
         return x.movedim(3, 1) if x.shape[3] in (1, 3) else x  # channels came last
@@ -186,19 +186,19 @@ def open_inputs(
             sources.sources.append(_images(part, list(images), alone, sources.bad))
             images.clear()
 
-    for given in paths:
-        if here := image_paths(given):
+    for path in paths:
+        if here := image_paths(path):
             images += here
             continue
         add_images()
         try:
-            sources.sources.append(_opened(part, given, alone, otherwise))
+            sources.sources.append(_opened(part, path, alone, otherwise))
         except ContractError:
             raise  # of the part, not of the file
         except DovetailError as error:
             if alone:
                 raise
-            sources.bad[str(given)] = str(error).removeprefix(f"{given}: ")
+            sources.bad[str(path)] = str(error).removeprefix(f"{path}: ")
     add_images()
     if not sources.sources:
         raise sources.refusal()
@@ -206,15 +206,15 @@ def open_inputs(
 
 
 def _opened(
-    part: Part, given: str | Path, alone: bool, otherwise: Callable[[str], Source] | None
+    part: Part, named: str | Path, alone: bool, otherwise: Callable[[str], Source] | None
 ) -> Source:
-    path = Path(given)
+    path = Path(named)
     if path.suffix in (".npy", ".npz"):
         arrays = read_arrays(path, single=True)
         key = next((key for key in _KEYS if key in arrays), None)
         if key is None:
-            held = ", ".join(sorted(arrays)) or "nothing"
-            raise TaskError(f"{path}: no array named x or inputs; it holds {held}")
+            names = ", ".join(sorted(arrays)) or "nothing"
+            raise TaskError(f"{path}: no array named x or inputs; it holds {names}")
         x = as_batch(arrays[key], part.contract)
         if x.ndim == 0:
             raise TaskError(f"{path}: one number; there are no inputs to run")
@@ -225,7 +225,7 @@ def _opened(
             places, rows = new_rows
             return Source.of(rows, places if alone else [f"{path} {place}" for place in places])
     if otherwise is not None:
-        return otherwise(str(given))
+        return otherwise(str(named))
     if not path.exists():
         raise TaskError(f"{path}: no such file or folder")
     raise TaskError(f"{path}: neither an image, a folder of images, a table nor an array")

@@ -224,14 +224,14 @@ def _policies(
     >>> _policies("batch", 512, {}, {}, {}, 0), _policies(["stored", "batch"], 512, {}, {}, {}, 0)
     ((('batch',), None), (('stored', 'batch'), None))
     """
-    asked: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)
-    if not asked or len(set(asked)) < len(asked):
-        raise SettingsError(f"name at least one policy for norms, and each once; got {asked}")
+    choices: tuple[Norms, ...] = (norms,) if isinstance(norms, str) else tuple(norms)
+    if not choices or len(set(choices)) < len(choices):
+        raise SettingsError(f"name at least one policy for norms, and each once; got {choices}")
     pairs = [(name, (front, head)) for name, front in fronts.items() for head in heads.values()]
     flowing = [pair for pair in pairs if not pair[1][0].contract.obstacles(pair[1][1].contract)]
     on = [tasks[name] for name, _ in flowing or pairs]
     chains = [chain for _, chain in flowing or pairs]
-    settled = [choose_norms(policy, on, *chains, seed=seed) for policy in asked]
+    settled = [choose_norms(policy, on, *chains, seed=seed) for policy in choices]
     policies = tuple(dict.fromkeys(chosen.norms for chosen in settled))
     least = 1 if policies == ("stored",) else 2
     if batch_size < least:

@@ -51,7 +51,10 @@ class RememberedRows:
     _networks: dict[str, _Known] = field(default_factory=dict)
 
     def of(self, part: Part, how: str, inputs: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-        """Rows ``[n, d]`` of raw inputs ``[n, ...]``; those that are not known by ``run``."""
+        """Rows ``[n, d]`` of raw inputs ``[n, ...]``; those that are not known by ``run``.
+
+        ``how`` says how rows are made of what the network gives.
+        """
         if part.recipe is None or uses_batch_statistics(part.module):
             return run(inputs)  # its weights do not say what it computes; or batches matter
         key, marks = _key(part, how), _marks(inputs)
@@ -61,9 +64,9 @@ class RememberedRows:
         if known is None or len(missing) == len(marks):
             rows = run(inputs)
         else:
-            found = [i for i, mark in enumerate(marks) if mark in places]
+            known_rows = [i for i, mark in enumerate(marks) if mark in places]
             rows = known.rows.new_empty(len(marks), known.rows.shape[1])
-            rows[found] = known.rows[[places[marks[i]] for i in found]]
+            rows[known_rows] = known.rows[[places[marks[i]] for i in known_rows]]
             if missing:
                 rows[missing] = run(inputs[missing])
         if self.learning and missing and self._bytes + rows.nbytes <= MOST_BYTES:
@@ -124,24 +127,23 @@ def remembering(rows: RememberedRows) -> Iterator[None]:
         _AT_HAND.reset(token)
 
 
-def rows_once(part: Part, how: str, inputs: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-    """``run(inputs)``, but for rows that are remembered; ``how`` says how rows are made.
+def at_hand() -> RememberedRows | None:
+    """The rows of the innermost :func:`remembering`, if there is one.
 
     >>> from dovetail.parts.part import build
-    >>> part, asked = build("mlp", shape=(2,)), []
+    >>> part, seen = build("mlp", shape=(2,)), []
     >>> def run(x):
-    ...     asked.append(len(x))
+    ...     seen.append(len(x))
     ...     return x
     >>> with remembering(RememberedRows()):
-    ...     _ = rows_once(part, "as they are", torch.eye(2), run)
-    ...     rows_once(part, "as they are", torch.tensor([[0.0, 1.0], [3.0, 4.0]]), run)
+    ...     _ = at_hand().of(part, "as they are", torch.eye(2), run)
+    ...     at_hand().of(part, "as they are", torch.tensor([[0.0, 1.0], [3.0, 4.0]]), run)
     tensor([[0., 1.],
             [3., 4.]])
-    >>> asked
-    [2, 1]
+    >>> seen, at_hand()
+    ([2, 1], None)
     """
-    remembered = _AT_HAND.get()
-    return run(inputs) if remembered is None else remembered.of(part, how, inputs, run)
+    return _AT_HAND.get()
 
 
 def _key(part: Part, how: str) -> str:

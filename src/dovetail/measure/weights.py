@@ -106,9 +106,9 @@ def root_mean_square(values: Tensor) -> float:
     >>> root_mean_square(torch.tensor([3.0, -3.0]))
     3.0
     """
-    found = _finite(values)
-    largest = float(found.abs().max())
-    return largest * float((found / largest).square().mean().sqrt()) if largest > 0 else 0.0
+    finite = _finite(values)
+    largest = float(finite.abs().max())
+    return largest * float((finite / largest).square().mean().sqrt()) if largest > 0 else 0.0
 
 
 def _finite(weight: Tensor) -> Tensor:

@@ -123,14 +123,14 @@ def _offers(tokens: Counts, enough: float) -> list[tuple[float, Peel]]:
             break
         rest = np.delete(tokens[order], range(len(peeled)))
         shares = np.append(tokens[peeled], [rest.sum()] * others) / total
-        held, good = a_byte_holds(len(shares)), _good(rest)
-        codes = _code(total / held, int((shares > 0).sum()) ** held)
-        least = min(entropy(shares) * total + codes, 8 * total / held) + good
+        numbers, good = a_byte_holds(len(shares)), _good(rest)
+        codes = _code(total / numbers, int((shares > 0).sum()) ** numbers)
+        least = min(entropy(shares) * total + codes, 8 * total / numbers) + good
         if least * (1 - _ROUNDED) < enough:
             together = np.ones(1)
-            for _ in range(held):
+            for _ in range(numbers):
                 together = np.multiply.outer(together, shares).reshape(-1)
-            price = coded_bits(together * (total / held)) + good
+            price = coded_bits(together * (total / numbers)) + good
             offers.append((price, Peel(tuple(peeled.tolist()))))
         if not others:
             break

@@ -60,8 +60,8 @@ class Cut:
     def __post_init__(self) -> None:
         if len(self.widths) > MOST_TOKENS or not all(0 <= w <= self.bits for w in self.widths):
             raise FormatError("a code with tokens that cannot be")
-        if (held := sum(1 << w for w in self.widths)) != 1 << self.bits:
-            raise FormatError(f"the tokens hold {held} numbers instead of {1 << self.bits}")
+        if (count := sum(1 << w for w in self.widths)) != 1 << self.bits:
+            raise FormatError(f"the tokens hold {count} numbers instead of {1 << self.bits}")
 
     @cached_property
     def kind(self) -> np.dtype[Any]:
@@ -207,10 +207,10 @@ class Code:
 
     def rounds(self) -> list[tuple[Peel, bool]]:
         """Each peel, and whether tokens are left after it."""
-        left, rounds = len(self.widths), []
+        remaining, rounds = len(self.widths), []
         for peel in self.peels:
-            left -= len(peel.tokens)
-            rounds.append((peel, left > 0))
+            remaining -= len(peel.tokens)
+            rounds.append((peel, remaining > 0))
         return rounds
 
 
@@ -243,10 +243,10 @@ def a_byte_holds(base: int) -> int:
     >>> [a_byte_holds(base) for base in (2, 3, 4, 6, 16)]
     [8, 5, 4, 3, 2]
     """
-    held = 1
-    while base ** (held + 1) <= 256:
-        held += 1
-    return held
+    count = 1
+    while base ** (count + 1) <= 256:
+        count += 1
+    return count
 
 
 def _runs(symbols: Symbols, tokens: Bytes, code: Code) -> Iterator[Run]:
@@ -307,12 +307,12 @@ def _read_gaps(reader: Reader, count: int, gaps: Cut) -> Symbols:
 
 def _multiplied(numbers: Bytes, base: int) -> Bytes:
     """Numbers below ``base``, as many to a byte as it holds; the last byte is filled with zeros."""
-    held = a_byte_holds(base)
-    count = -(-len(numbers) // held)
-    columns = np.zeros((count, held), np.uint8)
+    per_byte = a_byte_holds(base)
+    count = -(-len(numbers) // per_byte)
+    columns = np.zeros((count, per_byte), np.uint8)
     columns.reshape(-1)[: len(numbers)] = numbers
-    out = columns[:, held - 1].copy()
-    for place in reversed(range(held - 1)):
+    out = columns[:, per_byte - 1].copy()
+    for place in reversed(range(per_byte - 1)):
         out *= np.uint8(base)
         out += columns[:, place]
     return out
@@ -320,10 +320,10 @@ def _multiplied(numbers: Bytes, base: int) -> Bytes:
 
 def _divided(data: Bytes, base: int, count: int) -> Bytes:
     """The numbers that :func:`_multiplied` was given."""
-    held = a_byte_holds(base)
-    if len(data) and int(data.max()) >= base**held:
+    per_byte = a_byte_holds(base)
+    if len(data) and int(data.max()) >= base**per_byte:
         raise FormatError("a byte holds numbers that are too large")
-    table = (np.arange(256)[:, None] // base ** np.arange(held) % base).astype(np.uint8)
+    table = (np.arange(256)[:, None] // base ** np.arange(per_byte) % base).astype(np.uint8)
     numbers = table[data].reshape(-1)
     if numbers[count:].any():
         raise FormatError("the last byte is not filled with zeros")

@@ -125,8 +125,8 @@ def stream(
                 raise SettingsError(f"two tensors are called {name!r}")
             writer.tensor(name, checked(name, value), rules, threads)
     rules.missed()
-    told = {"metadata": dict(metadata)} if metadata else {}
-    writer.finish(rules.described() | told)
+    about = {"metadata": dict(metadata)} if metadata else {}
+    writer.finish(rules.described() | about)
     return writer.entries
 
 

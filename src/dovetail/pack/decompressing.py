@@ -97,8 +97,8 @@ class Source:
         """A container in memory."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise SettingsError("packed bytes are wanted here; dovetail.pack.read takes a file")
-        held = memoryview(data).cast("B")
-        return Source(len(held), lambda at, length: held[at : at + length], most_bytes)
+        view = memoryview(data).cast("B")
+        return Source(len(view), lambda at, length: view[at : at + length], most_bytes)
 
     def blocks(self) -> Iterator[memoryview]:
         """All blocks, in order, each from a group whose checksum was right."""
@@ -184,7 +184,7 @@ def _tensor(
 def _fitting(entries: Iterable[Entry], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The given tensors that can be filled; of those that share memory, the first."""
     fillable: dict[str, Tensor] = {}
-    taken: list[tuple[int, int]] = []  # first bytes and ends, rising, apart from each other
+    ranges: list[tuple[int, int]] = []  # first bytes and ends, rising, apart from each other
     for entry in entries:
         tensor = into.get(entry.name)
         if tensor is None or tensor.dtype != entry.dtype or tuple(tensor.shape) != entry.shape:
@@ -193,11 +193,11 @@ def _fitting(entries: Iterable[Entry], into: Mapping[str, Tensor]) -> dict[str, 
         if not plain or tensor.layout != torch.strided or not tensor.is_contiguous():
             continue
         start, stop = tensor.data_ptr(), tensor.data_ptr() + entry.size
-        place = bisect(taken, (start, stop))
-        before = place > 0 and taken[place - 1][1] > start
-        after = place < len(taken) and taken[place][0] < stop
+        place = bisect(ranges, (start, stop))
+        before = place > 0 and ranges[place - 1][1] > start
+        after = place < len(ranges) and ranges[place][0] < stop
         if not (before or after):
-            taken.insert(place, (start, stop))
+            ranges.insert(place, (start, stop))
             fillable[entry.name] = tensor.detach()
     return fillable
 

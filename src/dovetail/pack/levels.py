@@ -96,8 +96,8 @@ def in_levels(
     >>> back.unique().tolist(), size < 2048
     ([-1.0, 0.0, 1.0], True)
     """
-    given = rounded(tensor, levels, channels=channels, carry=carry)
-    data = compress({name: given}, levels={name: levels}, channels=channels)
+    rounding = rounded(tensor, levels, channels=channels, carry=carry)
+    data = compress({name: rounding}, levels={name: levels}, channels=channels)
     return decompress(data, most_bytes=2 * tensor.nbytes + 1024)[name], len(data)
 
 
@@ -164,15 +164,15 @@ def path(ladders: Sequence[Ladder], rises: Mapping[str, Mapping[int, float]]) ->
     """
     steps: list[tuple[float, Step]] = []
     for ladder in ladders:
-        size, rise, left = ladder.exact, 0.0, sorted(ladder.sizes)
-        while left:
+        size, rise, coarser = ladder.exact, 0.0, sorted(ladder.sizes)
+        while coarser:
             saved, fewer = max(
-                (_saved(size - ladder.sizes[k], rises[ladder.name][k] - rise), -k) for k in left
+                (_saved(size - ladder.sizes[k], rises[ladder.name][k] - rise), -k) for k in coarser
             )
             if saved <= 0:
                 break
             size, rise = ladder.sizes[-fewer], rises[ladder.name][-fewer]
-            left = left[: left.index(-fewer)]
+            coarser = coarser[: coarser.index(-fewer)]
             steps.append((saved, (ladder.name, -fewer)))
     steps.sort(key=lambda step: -step[0])  # stable, and falling for each tensor: it stays in order
     return [step for _, step in steps]

@@ -126,8 +126,8 @@ class Packed(Record, kind="packed", title="Packed weights"):
         if len(rows) > _MOST_ROWS + 1:
             others, rows = rows[_MOST_ROWS:], rows[:_MOST_ROWS]
             size = sum(row[_BYTES] for row in others)
-            told = f"{len(others)} more rows, in --json and the record"
-            rows.append((told, None, None, None, None, None, size, None))
+            remark = f"{len(others)} more rows, in --json and the record"
+            rows.append((remark, None, None, None, None, None, size, None))
         return self._view(rows)
 
     def _view(self, rows: list[Row]) -> View:
@@ -174,8 +174,8 @@ class Packed(Record, kind="packed", title="Packed weights"):
         if together:
             elements = sum(tensor.elements for tensor in small)
             size = sum(tensor.bytes for tensor in small)
-            told = f"{len(small)} small tensors, kept exactly"
-            yield told, f"{elements:,} elements", None, "exact", None, None, size, None
+            title = f"{len(small)} small tensors, kept exactly"
+            yield title, f"{elements:,} elements", None, "exact", None, None, size, None
 
 
 def described(
@@ -269,6 +269,6 @@ def _is_crowded(entry: Entry, known_entropy: float | None) -> bool:
         return False  # exact, or equal in every row
     if known_entropy is not None:
         return known_entropy < CROWDED
-    taken = sum(entry.lengths[1:]) - _FRAME_BYTES * entry.block_count
+    size = sum(entry.lengths[1:]) - _FRAME_BYTES * entry.block_count
     # Without a common token that is taken out, a few bytes are all of a small tensor.
-    return bool(entry.code.peels) and 8 * taken < CROWDED * entry.elements
+    return bool(entry.code.peels) and 8 * size < CROWDED * entry.elements

@@ -259,8 +259,8 @@ def smallest_within(
         }
         return compress({**state, **new}, levels=levels, channels=channels, lossless=exact)
 
-    data, kept, rise = search.checked(lambda levels: packed(_for_each(levels, units)))
-    levels = _for_each(kept, units)
+    data, chosen, rise = search.checked(lambda levels: packed(_for_each(levels, units)))
+    levels = _for_each(chosen, units)
     full = sum(tensor.nbytes for tensor in state.values())
     coded = {tensor.name: tensor.coded for tensor in describe(data, most_bytes=full).tensors}
     record = PackSearch(

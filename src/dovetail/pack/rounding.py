@@ -131,10 +131,10 @@ def _carried(places: Numbers, zero: Numbers, levels: int, price: float) -> Numbe
     tops = _tops(places, levels, price)
     columns, stay = np.ascontiguousarray(places.T), np.ascontiguousarray(zero.T)
     carry = np.zeros(len(places))
-    for place, kept in zip(columns, stay, strict=True):
-        wanted = np.where(kept, place, place + carry)
+    for place, stays in zip(columns, stay, strict=True):
+        wanted = np.where(stays, place, place + carry)
         chosen = _chosen(wanted, tops)
         # Beyond the last level nothing can be made up for, and no debt is kept.
-        carry = np.where(kept, carry, (wanted - chosen).clip(-1.0, 1.0))
+        carry = np.where(stays, carry, (wanted - chosen).clip(-1.0, 1.0))
         place[:] = chosen
     return columns.T.astype(np.int64)

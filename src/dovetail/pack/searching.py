@@ -115,7 +115,7 @@ class Trials:
         return len(self._before)
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many measurements are allowed still."""
         return self.most_calls - self.calls
 
@@ -244,7 +244,7 @@ class Search:
 
     def alone(self) -> dict[str, dict[int, Rise]]:
         """Rises with one tensor at a time in levels, around those at which it meets the budget."""
-        each = min(_PROBES, (self._trials.left - _KEPT_BACK) // max(1, len(self._units)))
+        each = min(_PROBES, (self._trials.remaining - _KEPT_BACK) // max(1, len(self._units)))
         trials, enough = self._trials, self._budget
         if each < 1 and self._probe is not None and self._units:
             trials, each, enough = self._probe(), _CHEAP_PROBES, 0.0  # its budget is not known
@@ -264,7 +264,7 @@ class Search:
         By chance they do not quite: a few points further on are looked at, too.
         """
         within, beyond = 0, len(steps) + 1
-        while beyond - within > 1 and self._trials.left > _LAST:
+        while beyond - within > 1 and self._trials.remaining > _LAST:
             middle = (within + beyond) // 2
             if self._is_within(dict(steps[:middle])):
                 within = middle
@@ -272,7 +272,7 @@ class Search:
                 beyond = middle
         for share in _LOOKAHEAD:
             further = within + round(share * (len(steps) - within))
-            spare = self._trials.left > _LAST + len(self.ladders)
+            spare = self._trials.remaining > _LAST + len(self.ladders)
             if further > within + 1 and spare and self._is_within(dict(steps[:further])):
                 within = further
                 break
@@ -287,7 +287,7 @@ class Search:
 
         for ladder in sorted(self.ladders, key=saved, reverse=True):
             tried, misses = levels, 0
-            while misses < _MISSES and self._trials.left > _LAST:
+            while misses < _MISSES and self._trials.remaining > _LAST:
                 fewer = ladder.below(tried)
                 if fewer is None or saved(ladder) <= _WORTH * self._size(levels):
                     break
@@ -306,7 +306,7 @@ class Search:
         """
         memory = sum(tensor.nbytes for tensor in self._state.values())
         smallest = sorted(self._within, key=lambda found: found[0])[:_ATTEMPTS]
-        for levels in (*(levels for _, levels in smallest[: self._trials.left - 1]), {}):
+        for levels in (*(levels for _, levels in smallest[: self._trials.remaining - 1]), {}):
             data = packed(levels)
             rise = self._trials.rise(decompress(data, most_bytes=memory), "packed and unpacked")
             if rise.most <= self._budget:

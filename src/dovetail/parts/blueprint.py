@@ -113,12 +113,12 @@ class _Unfilled(TorchFunctionMode):
     """First values of tensors that hold none are left out: they are half the work of building."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         if func in _FILLS:
-            tensor = args[0] if args else given["tensor"]
+            tensor = args[0] if args else keywords["tensor"]
             if tensor.is_meta:
                 return tensor
-        return func(*args, **given)
+        return func(*args, **keywords)
 
 
 @contextmanager

@@ -34,34 +34,34 @@ class Builder:
     make: Make
     takes: Callable[..., tuple[int, ...]] | None = None
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, args: dict[str, Any]) -> dict[str, Any]:
         """Check the arguments by the annotations and fill in the defaults."""
         parameters, hints = _signature(self.make)
-        if unknown := sorted(set(given) - set(parameters)):
+        if unknown := sorted(set(args) - set(parameters)):
             raise RecipeError(
                 f"builder {self.name!r} has no argument {shown(unknown[0])}"
                 f"{nearest(unknown[0], parameters)}"
             )
         full = {}
         for name, parameter in parameters.items():
-            if name not in given and parameter.default is inspect.Parameter.empty:
+            if name not in args and parameter.default is inspect.Parameter.empty:
                 raise RecipeError(f"builder {self.name!r} needs the argument {name!r}")
-            value = to_plain(given[name]) if name in given else to_plain(parameter.default)
+            value = to_plain(args[name]) if name in args else to_plain(parameter.default)
             try:
                 full[name] = from_plain(hints.get(name, Any), value, name)
             except FormatError as error:
                 raise RecipeError(f"builder {self.name!r}: {error}") from None
         return full
 
-    def build(self, given: dict[str, Any]) -> nn.Module:
+    def build(self, args: dict[str, Any]) -> nn.Module:
         """Make the module from checked arguments."""
-        return self.make(**self.arguments(given))
+        return self.make(**self.arguments(args))
 
-    def input_shape(self, given: dict[str, Any]) -> tuple[int, ...] | None:
+    def input_shape(self, args: dict[str, Any]) -> tuple[int, ...] | None:
         """The shape of the input, if the builder says."""
         if self.takes is None:
             return None
-        full = self.arguments(given)
+        full = self.arguments(args)
         wanted = inspect.signature(self.takes).parameters
         return self.takes(**{name: full[name] for name in wanted})
 

@@ -141,9 +141,9 @@ def cut_all(
     return _in_shared_spaces(as_part(model, example=example), [*map(str, at)], [*pieces, rest])
 
 
-def _in_shared_spaces(whole: Part, at: list[str], chain: list[Part]) -> tuple[Part, ...]:
+def _in_shared_spaces(network: Part, at: list[str], chain: list[Part]) -> tuple[Part, ...]:
     """The pieces with the spaces that single cuts of the whole would mint: they are the same."""
-    spaces = [_mint_space(split(whole.module, name).front, name, whole.contract) for name in at]
+    spaces = [_mint_space(split(network.module, name).front, name, network.contract) for name in at]
     for i, space in enumerate(spaces):
         before, after = chain[i], chain[i + 1]
         chain[i] = before.changed(contract=before.contract.in_space(space))
@@ -161,15 +161,15 @@ def cut_first(*parts: Part) -> str | None:
     >>> print(cut_first(*cut(net, at="hidden1")), cut_first(net), sep="; ")  # doctest: +ELLIPSIS
     None; This is a whole network: 'mlp'. Cut first: front, head = dt.cut(network, at=...), at ...
     """
-    whole = [
+    networks = [
         part.described
         for part in parts
         if not any(port.space for port in (*part.contract.takes, *part.contract.gives))
     ]
-    if not whole:
+    if not networks:
         return None
-    names = " and ".join(repr(name) for name in dict.fromkeys(whole))
-    they = "This is a whole network" if len(whole) == 1 else "These are whole networks"
+    names = " and ".join(repr(name) for name in dict.fromkeys(networks))
+    they = "This is a whole network" if len(networks) == 1 else "These are whole networks"
     return (
         f"{they}: {names}. Cut first: front, head = dt.cut(network, at=...), at a point of "
         "dt.cut_points(network); or dovetail cut NAME --at POINT"
@@ -232,8 +232,8 @@ def _seen_by_children(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str
 
 def _mint_space(front: nn.Module, at: str, contract: Contract) -> str:
     """A name for what ``front`` makes of what it takes: other inputs make it another space."""
-    taken = [str(port.space) for port in contract.takes]
-    facts = (at, *structure_of(front), *taken, dumps(contract.preprocess))
+    spaces = [str(port.space) for port in contract.takes]
+    facts = (at, *structure_of(front), *spaces, dumps(contract.preprocess))
     return f"{at}/{digest_of(front, *facts)[:12]}"
 
 

@@ -104,19 +104,19 @@ def adapter(front: Part, head: Part, *, seed: int = 0) -> Part:
     >>> adapter(a, b)
     Part(adapter 8->16: 8×4×4 -> 16×4×4, 144 weights)
     """
-    comes, taken = front.contract.gives[0].shape, head.contract.takes[0].shape
-    if comes is None or taken is None or len(comes) != len(taken) or len(comes) not in (1, 3):
+    comes, goes = front.contract.gives[0].shape, head.contract.takes[0].shape
+    if comes is None or goes is None or len(comes) != len(goes) or len(comes) not in (1, 3):
         raise ContractError(
             "an adapter maps channels of one known feature map or vector to another"
         )
-    if comes[1:] != taken[1:] or comes[0] is None or taken[0] is None:
+    if comes[1:] != goes[1:] or comes[0] is None or goes[0] is None:
         raise ContractError(
-            f"an adapter changes channels only, but the maps are {comes[1:]} and {taken[1:]} wide"
+            f"an adapter changes channels only, but the maps are {comes[1:]} and {goes[1:]} wide"
         )
-    recipe = Adapter(comes[0], taken[0], maps=len(comes) == 3)
+    recipe = Adapter(comes[0], goes[0], maps=len(comes) == 3)
     with seeded(seed, "adapter"):
         module = rebuild(recipe)
-    contract = Contract((front.contract.gives[0],), (Port(taken, front.contract.gives[0].dtype),))
+    contract = Contract((front.contract.gives[0],), (Port(goes, front.contract.gives[0].dtype),))
     return Part(module, contract, recipe, Origin(how="adapter", settings={"seed": seed}))
 
 
@@ -141,8 +141,11 @@ def _refuse_misfits(before: Part, after: Part, force: bool) -> bool:
     """Raise unless the two fit, or are forced to; say whether force was needed."""
     obstacles = before.contract.obstacles(after.contract)
     reasons = before.contract.mismatches(after.contract)
-    asked = "adapter" in (before.origin.how, after.origin.how)  # whoever adapts means to train it
-    if not reasons or ((force or asked) and not obstacles):
+    adapting = "adapter" in (
+        before.origin.how,
+        after.origin.how,
+    )  # whoever adapts means to train it
+    if not reasons or ((force or adapting) and not obstacles):
         return bool(reasons)
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     if obstacles:
@@ -181,8 +184,8 @@ class Seam(NamedTuple):
     @property
     def recipe(self) -> Adapter:
         """A 1×1 convolution for maps, a dense layer for vectors."""
-        given, taken = _known(self.takes.shape), _known(self.gives.shape)
-        return Adapter(given[0], taken[0], maps=len(given) == 3)
+        before, after = _known(self.takes.shape), _known(self.gives.shape)
+        return Adapter(before[0], after[0], maps=len(before) == 3)
 
     @property
     def contract(self) -> Contract:
@@ -216,24 +219,24 @@ def seam(takes: tuple[Port, ...], gives: tuple[Port, ...]) -> Seam:
             )
         if port.dtype != "float32":
             raise ContractError(f"a stitch maps float32, but what {side} is {port.dtype}")
-    given, taken = before.shape, after.shape
-    for shape in (given, taken):
+    from_shape, to_shape = before.shape, after.shape
+    for shape in (from_shape, to_shape):
         if shape is None or len(shape) not in (1, 3) or shape[0] is None:
             raise ContractError(
                 f"a stitch maps known channels of vectors or maps, not {shown_shape(shape)}; give "
                 "dt.cut an example, so that the shapes are known"
             )
-    if given is None or taken is None or len(given) != len(taken):
+    if from_shape is None or to_shape is None or len(from_shape) != len(to_shape):
         raise ContractError(
-            f"a stitch cannot make {shown_shape(taken)} of {shown_shape(given)}: one is a vector, "
-            "the other a map; cut one of the two networks elsewhere"
+            f"a stitch cannot make {shown_shape(to_shape)} of {shown_shape(from_shape)}: one is a "
+            "vector, the other a map; cut one of the two networks elsewhere"
         )
-    pairs = zip(given[1:], taken[1:], strict=True)
+    pairs = zip(from_shape[1:], to_shape[1:], strict=True)
     if any(a is not None and b is not None and a != b for a, b in pairs):
         raise ContractError(
-            f"a stitch maps channels position by position, but maps of {shown_shape(given[1:])} "
-            f"meet maps of {shown_shape(taken[1:])}; cut where the sizes agree, or give both "
-            "networks inputs of one size"
+            "a stitch maps channels position by position, but maps of "
+            f"{shown_shape(from_shape[1:])} meet maps of {shown_shape(to_shape[1:])}; cut where "
+            "the sizes agree, or give both networks inputs of one size"
         )
     return Seam(before, after)
 

@@ -77,9 +77,9 @@ def split(module: nn.Module, at: str) -> Halves:
         raise CutError(
             f"cannot cut at {shown(at)}: {why}; cut outside of it, or build it as an nn.Sequential"
         ) from None
-    whole = set(module.state_dict())
+    names = set(module.state_dict())
     front, back = set(halves.front.state_dict()), set(halves.back.state_dict())
-    if lost := sorted(whole - front - back):
+    if lost := sorted(names - front - back):
         raise CutError(f"{lost[0]!r} takes no part in the forward pass; it would be lost by a cut")
     # A buffer that is never stored is nobody's: both sides may have it.
     if tied := [name for name in shared_tensors(halves.front, halves.back) if name in front]:
@@ -272,19 +272,19 @@ def _crossing(graph: fx.Graph, node: fx.Node, front: set[fx.Node]) -> list[fx.No
     return [node, *(n for n in graph.nodes if n in front and n in used and n is not node)]
 
 
-class _Place(NamedTuple):
+class _Crossing(NamedTuple):
     name: str
     child: nn.Module | None
     last: bool  # a cut after the last operation leaves nothing; one at a seam of several, more
 
 
-def _single_crossings(module: nn.Module) -> Iterator[_Place]:
+def _single_crossings(module: nn.Module) -> Iterator[_Crossing]:
     """The children and operations of this module after which one tensor crosses."""
     if is_chain(module):
         children = _links(module)
         for i, (name, child) in enumerate(children):
             last = i == len(children) - 1 or _handed_over(module, child) > 1
-            yield _Place(name, child, last)
+            yield _Crossing(name, child, last)
         return
     try:
         graph = trace(module)
@@ -297,11 +297,11 @@ def _single_crossings(module: nn.Module) -> Iterator[_Place]:
             continue
         if node.op == "call_module" and calls[node.target] == 1:
             child = module.get_submodule(str(node.target))
-            yield _Place(str(node.target), child, node is returned or _gives_several(node))
+            yield _Crossing(str(node.target), child, node is returned or _gives_several(node))
         elif (
             _is_operation(node)
             and node is not returned
             and node.name not in calls
             and not _gives_several(node)
         ):
-            yield _Place(node.name, None, last=False)
+            yield _Crossing(node.name, None, last=False)

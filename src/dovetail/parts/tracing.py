@@ -58,7 +58,7 @@ def trace(module: nn.Module, *, to_cut: bool = True) -> fx.Graph:
         evaluation = _trace_once(module)
         module.training = True
         training = _trace_once(module) if to_cut else evaluation
-    if _told(training) != _told(evaluation):
+    if _calls(training) != _calls(evaluation):
         raise Untraceable("its forward differs between training and evaluation")
     return evaluation
 
@@ -106,7 +106,7 @@ def _descendants(node: fx.Node) -> list[fx.Node]:
     return below
 
 
-def _told(graph: fx.Graph) -> list[tuple[str, str, str]]:
+def _calls(graph: fx.Graph) -> list[tuple[str, str, str]]:
     return [(node.op, str(node.target), f"{node.args} {node.kwargs}") for node in graph.nodes]
 
 

@@ -25,7 +25,7 @@ from dovetail.dist.group import is_distributed, rank_and_size
 from dovetail.measure.features import Pooling
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
-from dovetail.ranking.candidates import nested, only
+from dovetail.ranking.candidates import nested, only, without_repeats
 from dovetail.ranking.course import Course, Look, lasting
 from dovetail.ranking.elimination import Fall, falls, look_sizes, still_to_come, thresholds
 from dovetail.ranking.measuring import BY_EXAMPLE, Yardstick, yardstick
@@ -33,7 +33,6 @@ from dovetail.ranking.placing import best_first, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking
 from dovetail.ranking.running import Runner, Sample, Seen
 from dovetail.ranking.scores import By, as_score
-from dovetail.ranking.taking import without_repeats
 from dovetail.tasks.splits import Split
 from dovetail.tasks.task import Task
 
@@ -241,17 +240,17 @@ class _Race:
         if place == 0 or n == self.sizes[-1] or len(here) < 2:
             return []
         before = self.sizes[place - 1]
-        left = [runner.points[at] for runner, at, _ in here]
-        verdicts = torch.stack([one.said[n].verdicts for one in left])
-        found = thresholds(verdicts, level=self.level, seed=self.seed)
-        for one, own in zip(left, found.tolist(), strict=True):
+        points = [runner.points[at] for runner, at, _ in here]
+        verdicts = torch.stack([one.said[n].verdicts for one in points])
+        levels = thresholds(verdicts, level=self.level, seed=self.seed)
+        for one, own in zip(points, levels.tolist(), strict=True):
             one.threshold = max(one.threshold, own)
         return falls(
             verdicts,
-            torch.stack([one.said[before].verdicts for one in left]),
-            torch.tensor([one.threshold for one in left], dtype=torch.float64),
+            torch.stack([one.said[before].verdicts for one in points]),
+            torch.tensor([one.threshold for one in points], dtype=torch.float64),
             ahead=still_to_come(before, n, self.sizes[-1]),
-            worth=torch.tensor([one.said[n].worth for one in left]),
+            worth=torch.tensor([one.said[n].worth for one in points]),
         )
 
     def _drop(

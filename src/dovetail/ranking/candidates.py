@@ -1,9 +1,13 @@
-"""What is ranked, parts at cut points or epochs, and on which labelled examples of a task."""
+"""What is ranked, parts at cut points or epochs, on which labelled examples, and its feature rows.
+
+Rows of a candidate at all its points come from one pass, shared between processes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +15,9 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import CutError, DovetailError, SettingsError, TaskError, nearest, shown
 from dovetail.core.seeds import generator
-from dovetail.parts.cutting import CutPoint, cut_points
+from dovetail.dist.group import gathered, my_share, rank_and_size
+from dovetail.measure.features import Pooling, features, features_along
+from dovetail.parts.cutting import CutPoint, cut, cut_points
 from dovetail.parts.heads import before_the_head
 from dovetail.parts.part import Part, as_part, parts_by_name
 from dovetail.parts.splitting import points
@@ -136,10 +142,10 @@ def _points(
         if not every:
             raise CutError("this network has no place to cut; rank it as it is, without 'every'")
         return every
-    asked = _asked(at)
+    points = _asked(at)
     known = [point.name for point in cut_points(part)]
     # Of a name that is not known the cut itself will say what is wrong with it.
-    return tuple(dict.fromkeys(sorted(asked, key=[*known, *asked].index)))
+    return tuple(dict.fromkeys(sorted(points, key=[*known, *points].index)))
 
 
 def sampled(task: Task, samples: int | None, split: Split, seed: int) -> Task:
@@ -234,3 +240,60 @@ def _in_turn(task: Task, rows: Tensor, seed: int) -> Tensor:
     place[grouped] = torch.arange(len(grouped)) - starts[labels[grouped]]
     share = (place + 0.5) / counts[labels]
     return order[torch.argsort(share, stable=True)]
+
+
+def fronts_of(chosen: Candidate) -> dict[str | None, Part]:
+    """The candidate's part up to each of its points; ``None`` is its very output."""
+    part = chosen.part
+    spaces = [port.space for port in part.contract.takes if port.space is not None]
+    if spaces or len(part.contract.takes) != 1:
+        what = f"features in {spaces[0]!r}" if spaces else "several tensors"
+        raise SettingsError(f"it takes {what}, not a task's inputs; rank the front of its network")
+    if chosen.at is None:
+        return {None: part}
+    return {at: cut(part, at=at)[0] for at in chosen.at}
+
+
+def rows_at(
+    part: Part,
+    fronts: dict[str | None, Part],
+    task: Task,
+    *,
+    pooling: Pooling,
+    batch_size: int,
+    cache: Any,
+) -> dict[str | None, Tensor]:
+    """Rows ``[n, d]`` of a task's training examples at each point, in the order of the network.
+
+    Every process runs its share of them, and all get all rows.
+    """
+    mine, n = share_of(task), task.size("train")
+    if len(fronts) > 1:
+        points = [str(at) for at in fronts]
+        along = features_along(part, points, mine, pooling=pooling, batch_size=batch_size)
+        return {at: gathered(along[at].values, n) for at in points}
+    (at, front), *_ = fronts.items()
+    own = features(front, mine, pooling=pooling, batch_size=batch_size, cache=cache)
+    return {at: gathered(own.values, n)}
+
+
+def without_repeats(rows_of: dict[str | None, Tensor]) -> dict[str | None, Tensor]:
+    """Without points that add nothing to the one before, such as pooling before an average.
+
+    >>> list(without_repeats({"conv": torch.ones(2, 3), "pool": torch.ones(2, 3)}))
+    ['conv']
+    """
+    first: dict[str | None, Tensor] = {}
+    before: Tensor | None = None
+    for at, rows in rows_of.items():
+        if before is None or rows.shape != before.shape or not torch.equal(rows, before):
+            first[at] = before = rows
+    return first
+
+
+def share_of(task: Task) -> Task:
+    """The examples that this process runs; all of them, if it is the only one."""
+    rows = task.indices("train")
+    if len(rows) < rank_and_size()[1]:
+        raise SettingsError("there are more processes than examples to rank on")
+    return only(task, my_share(rows))

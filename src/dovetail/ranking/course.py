@@ -79,9 +79,9 @@ class Course:
             blocks.append(Table(("candidate", "fell out"), rows))
         if len(self.looks) > 1:
             sizes = tuple(look.n for look in self.looks)
-            left = Series("candidates", sizes, tuple(look.candidates for look in self.looks))
+            remaining = Series("candidates", sizes, tuple(look.candidates for look in self.looks))
             title = "Candidates that were looked at"
-            blocks.append(Figure("line", title, (left,), "examples", "candidates", log_x=True))
+            blocks.append(Figure("line", title, (remaining,), "examples", "candidates", log_x=True))
         return tuple(blocks)
 
 

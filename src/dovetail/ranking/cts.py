@@ -98,11 +98,11 @@ def _strata(
 def _every_pair(unit: Tensor, codes: Tensor, sizes: Tensor) -> tuple[_Stratum, _Stratum]:
     alike = apart = 0.0
     for top in range(0, len(unit), _SIDE):
-        for left in range(top, len(unit), _SIDE):
-            a, b = slice(top, top + _SIDE), slice(left, left + _SIDE)
+        for column in range(top, len(unit), _SIDE):
+            a, b = slice(top, top + _SIDE), slice(column, column + _SIDE)
             values = (unit[a] @ unit[b].T).exp_()
-            twice = 1 if top == left else 2
-            if top == left:
+            twice = 1 if top == column else 2
+            if top == column:
                 values.fill_diagonal_(0.0)
             if codes[a][-1] < codes[b][0]:  # sorted: these blocks share no class
                 apart += twice * float(values.sum())

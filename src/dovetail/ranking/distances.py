@@ -87,11 +87,11 @@ def _vote(classes: Tensor) -> Tensor:
 def _shared_credit(distance: Tensor, classes: Tensor, own: int, k: int) -> float:
     reach = distance.kthvalue(k).values
     inside, edge = distance < reach, distance == reach
-    left = k - int(inside.sum())
+    shared = k - int(inside.sum())
     names, voter = torch.unique(classes, return_inverse=True)
     # in units of one vote over the number of rows at the edge, so that counts stay whole
     votes = torch.zeros(len(names), dtype=torch.int64)
-    votes.index_add_(0, voter, inside * int(edge.sum()) + edge * left)
+    votes.index_add_(0, voter, inside * int(edge.sum()) + edge * shared)
     nearest = torch.full((len(names),), torch.inf, dtype=distance.dtype)
     nearest.scatter_reduce_(0, voter, distance, "amin")
     best = votes == votes.max()

@@ -114,11 +114,11 @@ def thresholds(verdicts: Tensor, *, level: float, seed: int = 0) -> Tensor:
     root = vectors * values.clamp(min=0).sqrt() / verdicts.shape[1]
     strayed = draws @ root.T.to(draws.dtype)  # [draws, m]
     single = NormalDist().inv_cdf(1 - level)
-    found = []
+    least = []
     for b in range(len(verdicts)):
         farthest = ((strayed - strayed[:, b : b + 1]) / spread[:, b]).amax(1)
-        found.append(max(single, float(farthest.quantile(1 - level))))
-    return torch.tensor(found, dtype=torch.float64)
+        least.append(max(single, float(farthest.quantile(1 - level))))
+    return torch.tensor(least, dtype=torch.float64)
 
 
 def falls(

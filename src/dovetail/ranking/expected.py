@@ -311,8 +311,8 @@ def agreeing_classes(
     theirs = predictions[rows, rival][:, None] - _changes(remainder, residuals[:, rival].T)
     if counts is not None:
         mine, its = counts[codes][:, None], counts[rival][:, None]
-        left = mine - 1 - (codes[:, None] == codes).long()
-        own = own * mine / left.clamp(min=1)
+        peers = mine - 1 - (codes[:, None] == codes).long()
+        own = own * mine / peers.clamp(min=1)
         theirs = theirs * its / (its - (rival[:, None] == codes).long()).clamp(min=1)
     return _product(_softened(margin, own - theirs))
 

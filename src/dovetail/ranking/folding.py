@@ -37,10 +37,10 @@ def fold(rows: Tensor, targets: Tensor, *, per_class: bool, mergeable: bool = Tr
     >>> sums.n, sums.lit, sums.unit.mean
     (2, 1, tensor([0.3000, 0.4000], dtype=torch.float64))
     """
-    given = Rows(rows)
+    source = Rows(rows)
     if targets.is_floating_point():
-        return _fold_numbers(given, targets)
-    return _ClassFold(given, targets, per_class, mergeable).sums()
+        return _fold_numbers(source, targets)
+    return _ClassFold(source, targets, per_class, mergeable).sums()
 
 
 def class_gaussians(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,14 +61,14 @@ def class_gaussians(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 class _Raw:
     """Sums of raw rows, of their products and of powers three and four, about a shift."""
 
-    def __init__(self, given: Rows) -> None:
-        self.n, self.lengths = len(given), given.lengths
-        pilot = given.pilot()
+    def __init__(self, source: Rows) -> None:
+        self.n, self.lengths = len(source), source.lengths
+        pilot = source.pilot()
         mean = pilot.mean(0)
         moved = mean.dot(mean) * len(pilot) > _MOST_OF_IT * pilot.square().sum()
         self.shift = mean if moved else torch.zeros_like(mean)
-        self.moved, self.second = bool(moved), SecondMoment(given.width)
-        self.sums = torch.zeros(2, given.width, dtype=torch.float64)  # of x and of |x|^2 x
+        self.moved, self.second = bool(moved), SecondMoment(source.width)
+        self.sums = torch.zeros(2, source.width, dtype=torch.float64)  # of x and of |x|^2 x
         self.fourth = torch.zeros((), dtype=torch.float64)
 
     def add(self, places: Tensor, rows: Tensor, second: SecondMoment | None = None) -> Tensor:
@@ -98,15 +98,15 @@ class _Raw:
         return moments
 
 
-def _unit_moments(given: Rows, total: Tensor, second: Tensor) -> Moments:
+def _unit_moments(source: Rows, total: Tensor, second: Tensor) -> Moments:
     """Moments of the unit rows from their sums about zero, or in a second pass if these lack it."""
-    n = len(given)
+    n = len(source)
     mean = total / n
     if total.dot(total) > _MOST_OF_IT * n * second.trace():
-        about = SecondMoment(given.width)
+        about = SecondMoment(source.width)
         total = torch.zeros_like(mean)
-        for places in given.chunks():
-            _, unit = given.take(places)
+        for places in source.chunks():
+            _, unit = source.take(places)
             unit.sub_(mean)
             total += unit.sum(0)
             about.add(unit)
@@ -117,20 +117,20 @@ def _unit_moments(given: Rows, total: Tensor, second: Tensor) -> Moments:
     return Moments.of(n, float(n), mean + total / n, scatter)
 
 
-def _fold_numbers(given: Rows, targets: Tensor) -> Sums:
+def _fold_numbers(source: Rows, targets: Tensor) -> Sums:
     mean = targets.mean(0)
     centred = targets - mean
-    raw, second = _Raw(given), SecondMoment(given.width)
-    total = torch.zeros(given.width, dtype=torch.float64)
-    cross = torch.zeros(2, given.width, targets.shape[1], dtype=torch.float64)
-    for places in given.chunks():
-        rows, unit = given.take(places)
+    raw, second = _Raw(source), SecondMoment(source.width)
+    total = torch.zeros(source.width, dtype=torch.float64)
+    cross = torch.zeros(2, source.width, targets.shape[1], dtype=torch.float64)
+    for places in source.chunks():
+        rows, unit = source.take(places)
         second.add(unit)
         total += unit.sum(0)
         raw.add(places, rows)
         for own, part in zip(cross, (rows, unit), strict=True):
             own.addmm_(part.T, centred[places])  # a shift of the rows makes no difference
-    sums = Sums(raw.moments(), _unit_moments(given, total, second.matrix()), given.lit)
+    sums = Sums(raw.moments(), _unit_moments(source, total, second.matrix()), source.lit)
     for moments, own in zip((sums.raw, sums.unit), cross, strict=True):
         moments.mean = torch.cat([moments.mean, mean])
         moments.cross, moments.targets = own.clone(), centred.T @ centred
@@ -140,11 +140,11 @@ def _fold_numbers(given: Rows, targets: Tensor) -> Sums:
 class _ClassFold:
     """Everything that is summed of rows with labels, class by class."""
 
-    def __init__(self, given: Rows, labels: Tensor, per_class: bool, mergeable: bool) -> None:
-        self.given, self.width = given, given.width
+    def __init__(self, source: Rows, labels: Tensor, per_class: bool, mergeable: bool) -> None:
+        self.source, self.width = source, source.width
         self.ids, codes, self.counts = torch.unique(labels, return_inverse=True, return_counts=True)
         self.groups = Groups(codes, self.counts, self.width)
-        self.raw, self.unit = _Raw(given), SecondMoment(self.width)
+        self.raw, self.unit = _Raw(source), SecondMoment(self.width)
         self.own = SecondMoment(self.width), SecondMoment(self.width)  # of one class at a time
         shape = (len(self.ids), self.width)
         # Totals of raw rows, of their squares (both about the shift), and of unit rows.
@@ -173,16 +173,16 @@ class _ClassFold:
             self.second,
             self.energy,
         )
-        unit = _unit_moments(self.given, self.unit_total.sum(0), whole)
-        return Sums(self.raw.moments(), unit, self.given.lit, classes)
+        unit = _unit_moments(self.source, self.unit_total.sum(0), whole)
+        return Sums(self.raw.moments(), unit, self.source.lit, classes)
 
     def _large(self, which: int, places: Tensor) -> None:
         """A class of more rows than features, a chunk at a time."""
         raw, unit = self.own
         raw.restart()
         unit.restart()
-        for part in torch.split(places, self.given.step):
-            rows, phi = self.given.take(part)
+        for part in torch.split(places, self.source.step):
+            rows, phi = self.source.take(part)
             self.total[which] += self.raw.add(part, rows, raw)
             self.unit_total[which] += phi.sum(0)
             unit.add(phi)
@@ -197,7 +197,7 @@ class _ClassFold:
 
     def _small(self, which: Tensor, places: Tensor) -> None:
         """Classes of one size, all at once."""
-        rows, phi = self.given.take(places.flatten())
+        rows, phi = self.source.take(places.flatten())
         self.raw.add(places.flatten(), rows)
         each = rows.view(*places.shape, self.width)  # [g, size, d]
         self.total[which], self.square[which] = each.sum(1), each.square().sum(1)
@@ -232,7 +232,7 @@ class Rows:
         self.values, self.width = values, values.shape[1]
         self.lengths = torch.zeros(len(values), dtype=torch.float64)
         self.step = rows_a_chunk(self.width)
-        self._given = self._raw = self._unit = torch.empty(0, self.width)
+        self._stored = self._raw = self._unit = torch.empty(0, self.width)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -250,15 +250,15 @@ class Rows:
         """
         if len(places) > len(self._raw):
             size = (max(len(places), min(self.step, len(self))), self.width)
-            self._given = torch.empty(size, dtype=self.values.dtype)
+            self._stored = torch.empty(size, dtype=self.values.dtype)
             self._unit = torch.empty(size, dtype=torch.float64)
             same = self.values.dtype == torch.float64
-            self._raw = self._given if same else torch.empty_like(self._unit)
+            self._raw = self._stored if same else torch.empty_like(self._unit)
         part = slice(len(places))
-        given, raw, unit = self._given[part], self._raw[part], self._unit[part]
-        torch.index_select(self.values, 0, places, out=given)
-        if raw.dtype != given.dtype:
-            raw.copy_(given)
+        stored, raw, unit = self._stored[part], self._raw[part], self._unit[part]
+        torch.index_select(self.values, 0, places, out=stored)
+        if raw.dtype != stored.dtype:
+            raw.copy_(stored)
         lengths = torch.linalg.vector_norm(raw, dim=1)
         if not (lengths <= MOST).all():
             lengths_of(self.values)  # says which row

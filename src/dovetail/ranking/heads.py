@@ -54,13 +54,13 @@ class Head:
         if self.kind == "regression":
             return number_measures(outputs, torch.as_tensor(targets))["r2"]
         if self.kind == "multilabel":
-            given = torch.as_tensor(targets).reshape(outputs.shape)
-            return label_measures(outputs, given)["accuracy"]
+            truths = torch.as_tensor(targets).reshape(outputs.shape)
+            return label_measures(outputs, truths)["accuracy"]
         # A class the head has never met is wrong whatever it says.
         codes = {name: code for code, name in enumerate(self.classes)}
-        given = torch.tensor([codes.get(name, -1) for name in _names(targets)])
-        refuse_other_count(outputs, given)
-        return float((outputs.argmax(1) == given).double().mean())
+        truths = torch.tensor([codes.get(name, -1) for name in _names(targets)])
+        refuse_other_count(outputs, truths)
+        return float((outputs.argmax(1) == truths).double().mean())
 
 
 def fit_head(
@@ -158,9 +158,9 @@ def coded(targets: Any, kind: HeadKind | None = None) -> tuple[HeadKind, Tensor,
     return kind, F.one_hot(labels, count).double(), labels
 
 
-def _kind(targets: Any, given: Tensor) -> HeadKind:
+def _kind(targets: Any, codes: Tensor) -> HeadKind:
     matrix = np.ndim(targets) == 2
-    binary = bool(((given == 0) | (given == 1)).all())
+    binary = bool(((codes == 0) | (codes == 1)).all())
     return "multilabel" if matrix and binary else "regression"
 
 

@@ -174,13 +174,13 @@ def _judged(
         _summary(values, mean, confidence, several)
         for values, mean in zip(grid.T, means.T, strict=True)
     ]
-    told = tuple(
+    by_task = tuple(
         OnTarget(target, len(on[target].pairs), *(_or_none(value) for value in values))  # type: ignore[arg-type]
         for target, values in each.items()
     )
     weighted_tau, tau, regret_1, regret_3, wins = summaries
-    least = min(one.parts for one in told)
-    return Judged(name, least, weighted_tau, tau, regret_1, regret_3, wins, on=told)
+    least = min(one.parts for one in by_task)
+    return Judged(name, least, weighted_tau, tau, regret_1, regret_3, wins, on=by_task)
 
 
 def _mean(values: _Array) -> _Array:

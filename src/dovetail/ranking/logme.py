@@ -82,10 +82,10 @@ def logme(features: Any, targets: Any) -> float:
             products.addmm_(values[part].T, chunk)
         else:
             products.index_add_(0, values[part], chunk)
-    whole = second.matrix()
-    if not whole.isfinite().all():
+    matrix = second.matrix()
+    if not matrix.isfinite().all():
         lengths_of(rows)  # says which row
-    return mean_evidence(whole, products, total, n)
+    return mean_evidence(matrix, products, total, n)
 
 
 def log_evidence(
@@ -129,14 +129,14 @@ def mean_evidence(second: Tensor, products: Tensor, total: Tensor, n: int) -> fl
     >>> mean_evidence(0 * one, 0 * one, 4 * one[0], 4)
     -1.4189385332046727
     """
-    told = total > 0
-    if not told.any():
+    varying = total > 0
+    if not varying.any():
         raise TaskError("the targets are all zero; 'logme' is undefined")
     values, vectors = torch.linalg.eigh(second)
     large = values > CUT * values[-1].clamp(min=0)
     values, vectors = values[large], vectors[:, large]
-    squares = (products[told] @ vectors).square() / values
-    return float(log_evidence(values, squares, total[told], n, full=len(values) >= n).mean())
+    squares = (products[varying] @ vectors).square() / values
+    return float(log_evidence(values, squares, total[varying], n, full=len(values) >= n).mean())
 
 
 class _Profile:

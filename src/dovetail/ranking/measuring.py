@@ -123,9 +123,9 @@ class Yardstick:
             if self.pairs is not None:
                 # Other examples at the ends of the same pairs: shuffled marks could contradict
                 # each other.  Without a group, all pairs that touch one of its examples are gone.
-                left = self.pairs.within(which)
+                of_pairs = self.pairs.within(which)
                 sums = PairSums(activation)
-                sums.update(rows[targets[which]], left.first, left.second, left.same)
+                sums.update(rows[targets[which]], of_pairs.first, of_pairs.second, of_pairs.same)
                 return sums.score(self.name)
             if kernel is not None:
                 return ntk_score(kernel[which][:, which], targets[which], self.name)
@@ -133,10 +133,10 @@ class Yardstick:
             options["source_probs"] = None if probs is None else probs[which]
             return score(rows[which], targets[which], self.by, **options)
 
-        whole = value(everyone)
+        overall = value(everyone)
         without = [_or_nan(value, (self.group != g).nonzero()[:, 0]) for g in range(self.groups)]
         null = [value(everyone, self.targets[order]) for order in self.shuffles]
-        return Measured(whole, _float64(without), _float64(null), expected)
+        return Measured(overall, _float64(without), _float64(null), expected)
 
     def _by_example(self, rows: Tensor, expected: Expected) -> Measured:
         """A mean over examples: leave groups out of the mean, fit heads to shuffled labels."""

@@ -107,16 +107,18 @@ def ranking_of(
     )
 
 
-def best_first(found: list[tuple[Ranked, Measured]], stick: Yardstick) -> tuple[Ranked, ...]:
+def best_first(
+    measured_parts: list[tuple[Ranked, Measured]], stick: Yardstick
+) -> tuple[Ranked, ...]:
     """In order of their scores, each compared with the next, the first corrected for its choice."""
-    found = sorted(found, key=lambda one: -one[0].score)
-    ranked = [one for one, _ in found]
-    for i, ((_, one), (_, two)) in enumerate(pairwise(found)):
+    measured_parts = sorted(measured_parts, key=lambda one: -one[0].score)
+    ranked = [one for one, _ in measured_parts]
+    for i, ((_, one), (_, two)) in enumerate(pairwise(measured_parts)):
         apart = one.replicates - two.replicates
         if bool(apart.isfinite().all()):
             better = probably_better(one.score - two.score, apart)
             ranked[i] = replace(ranked[i], beats_next=better)
-    every = [measured.expected for _, measured in found if measured.expected is not None]
+    every = [measured.expected for _, measured in measured_parts if measured.expected is not None]
     if ranked[0].expected is not None and len(every) > 1:
         ranked[0] = _corrected(ranked[0], every, stick)
     return tuple(ranked)

@@ -23,16 +23,19 @@ from dovetail.ranking.candidates import (
     Candidate,
     Parts,
     candidate,
+    fronts_of,
     named,
     refuse_unknown_points,
+    rows_at,
     sampled,
+    share_of,
+    without_repeats,
 )
 from dovetail.ranking.measuring import Measured, Yardstick, yardstick
 from dovetail.ranking.ntk import tangent_kernel
 from dovetail.ranking.placing import best_first, placed, ranking_of
 from dovetail.ranking.records import LeftOut, Ranked, Ranking, RankingOver, Served
 from dovetail.ranking.scores import RANGED, By, as_score, needs_network
-from dovetail.ranking.taking import fronts_of, rows_at, share_of, without_repeats
 from dovetail.settings.rank import Rank
 from dovetail.tasks.splits import Split
 from dovetail.tasks.task import Task
@@ -253,9 +256,9 @@ def _at_points(
     probs = None
     if stick.needs_probs:
         probs = gathered(_source_probabilities(part, share_of(task), batch_size), stick.n)
-    taken = rows_at(part, fronts, task, pooling=pooling, batch_size=batch_size, cache=cache)
+    rows_of = rows_at(part, fronts, task, pooling=pooling, batch_size=batch_size, cache=cache)
     seconds = time.perf_counter() - began
-    for at, rows in without_repeats(taken).items():
+    for at, rows in without_repeats(rows_of).items():
         front, began = fronts[at], time.perf_counter()
         kernel = None
         if stick.needs_network:  # of all pairs, hence not shared between processes

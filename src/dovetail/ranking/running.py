@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part
-from dovetail.ranking.candidates import Candidate, candidate, only
+from dovetail.ranking.candidates import Candidate, candidate, fronts_of, only, rows_at
 from dovetail.ranking.measuring import Measured, Yardstick
 from dovetail.ranking.placing import placed
 from dovetail.ranking.records import Ranked
-from dovetail.ranking.taking import fronts_of, rows_at
 from dovetail.tasks.task import Task
 
 
@@ -96,11 +95,11 @@ class Sample:
             return
         chosen, fronts = self._open(runner.name)
         stretch = only(self.task, self.sight[runner.passes : upto])
-        left = {at: fronts[at] for at in runner.points}
+        running = {at: fronts[at] for at in runner.points}
         began = time.perf_counter()
-        taken = rows_at(chosen.part, left, stretch, **self.how)
+        rows_of = rows_at(chosen.part, running, stretch, **self.how)
         for at, standing in runner.points.items():
-            own = taken[at]
+            own = rows_of[at]
             standing.rows = torch.cat([standing.rows, own]) if runner.passes else own
         runner.seconds += time.perf_counter() - began
         runner.passes = upto
@@ -135,7 +134,7 @@ class Sample:
         if name in self._opened:
             return self._opened[name]
         chosen = candidate(name, self.parts[name], self.at)
-        found = chosen, fronts_of(chosen)
+        opened = chosen, fronts_of(chosen)
         if isinstance(self.parts, dict):
-            self._opened[name] = found
-        return found
+            self._opened[name] = opened
+        return opened

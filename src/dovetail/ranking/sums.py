@@ -61,9 +61,9 @@ class ClassSums:
         self.raw_mean[at] += share * gap
         self.unit_mean[at] += share * (other.unit_mean - self.unit_mean[at])
         self.counts[at] += sign * other.counts
-        left = self.counts > 0
-        if not left.all():
-            self._set({name: values[left] for name, values in self.arrays().items()})
+        present = self.counts > 0
+        if not present.all():
+            self._set({name: values[present] for name, values in self.arrays().items()})
 
     def refuse_taking(self, other: ClassSums) -> None:
         """Refuse to take away more rows of a class than there are."""
@@ -180,8 +180,8 @@ class Sums:
         if n < 1 or not n == sums.raw.weight == sums.unit.rows == sums.unit.weight:
             raise FormatError("kept sums: the numbers of rows do not agree")
         if rooms["classes"]:
-            kept = {"second": None, "energy": None} | rooms["classes"]
-            sums.classes = ClassSums(**{name: kept[name] for name in _OF_CLASSES})  # type: ignore[arg-type]
+            arrays = {"second": None, "energy": None} | rooms["classes"]
+            sums.classes = ClassSums(**{name: arrays[name] for name in _OF_CLASSES})  # type: ignore[arg-type]
             counts = sums.classes.counts
             if int(counts.sum()) != n or not bool((counts > 0).all()):
                 raise FormatError("kept sums: the classes' counts do not add up to the rows'")

@@ -188,8 +188,8 @@ class TaskMap(
             source, target = (by_role.get(role, _UNKNOWN) for role in ("source", "target"))
             as_target = (target.spearman, target.weighted_kendall, target.regret)
             rows.append((task, *as_target, source.spearman, source.weighted_kendall))
-        told = ("as target: Spearman", "weighted τ", "regret")
-        columns = ("task", *told, "as source: Spearman", "weighted τ as source")
+        titles = ("as target: Spearman", "weighted τ", "regret")
+        columns = ("task", *titles, "as source: Spearman", "weighted τ as source")
         caption = "Estimate against truth, a task's own source left out"
         return Table(columns, tuple(rows), ("", ".2f", ".2f", ".3f", ".2f", ".2f"), caption)
 

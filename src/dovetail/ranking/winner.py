@@ -208,8 +208,8 @@ def _resampled(verdicts: Tensor, seed: int, resamples: int) -> tuple[Tensor, Ten
         counts = picked.flatten().bincount(minlength=block * n).reshape(block, n)
         absent = (counts == 0).float()
         inside.append((counts.float() @ columns).double() / n)
-        left = absent.sum(1, keepdim=True).double()
+        outside_count = absent.sum(1, keepdim=True).double()
         # With two examples a resample may leave none out: it then says what the whole says.
-        scored = (absent @ columns).double() / left.clamp(min=1)
-        outside.append(torch.where(left > 0, scored, verdicts.mean(1)))
+        scored = (absent @ columns).double() / outside_count.clamp(min=1)
+        outside.append(torch.where(outside_count > 0, scored, verdicts.mean(1)))
     return torch.cat(inside), torch.cat(outside)

@@ -179,11 +179,11 @@ def _sideways(
     inset = 10.0 if figure.kind == "scatter" else 0.0
     if figure.log_x:
         return _by_logarithm([x for x in values if x > 0], left + inset, right - inset)
-    whole = bool(values) and all(x.is_integer() for x in values)
+    integers = bool(values) and all(x.is_integer() for x in values)
     low, high = span_of(values)
     scale = Scale(low, high, left + inset, right - inset)
     for most in (10, 8, 6, 4, 3):
-        ticks = [t for t in nice_ticks(low, high, most=most, whole=whole) if low <= t <= high]
+        ticks = [t for t in nice_ticks(low, high, most=most, whole=integers) if low <= t <= high]
         words = show_ticks(ticks)
         if sum(text_width(w) + 14 for w in words) <= right - left:
             break

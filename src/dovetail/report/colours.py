@@ -45,9 +45,9 @@ def ramp(theme: str, sides: str) -> list[str]:
     colours = []
     for step in range(STEPS):
         at = step / (STEPS - 1) * (len(anchors) - 1)
-        left = min(int(at), len(anchors) - 2)
-        pairs = zip(anchors[left], anchors[left + 1], strict=True)
-        mixed = (a + (b - a) * (at - left) for a, b in pairs)
+        below = min(int(at), len(anchors) - 2)
+        pairs = zip(anchors[below], anchors[below + 1], strict=True)
+        mixed = (a + (b - a) * (at - below) for a, b in pairs)
         colours.append("#" + "".join(f"{round(channel):02x}" for channel in mixed))
     return colours
 

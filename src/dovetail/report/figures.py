@@ -197,7 +197,7 @@ def _series(figure: Figure, rows: _Rows, index: int) -> str:
     places = {name: row for row, name in enumerate(rows.names)}
     aside = (index - (rows.series - 1) / 2) * rows.step
     r = max(min(4.0, rows.step * 0.5, rows.tall * 0.4), 0.8)
-    marks, told = [], []
+    marks, points = [], []
     for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         if y is None or not rows.scale.shows(y):
             continue
@@ -205,8 +205,8 @@ def _series(figure: Figure, rows: _Rows, index: int) -> str:
         across, down = rows.scale(y), rows.middle(places[name]) + aside
         marks.append(_whisker(series, i, rows, across, down, min(r, 3.5)))
         marks.append(symbol(across, down, shape=index, r=round(r, 1)))
-        told.append((across, down, name, _words(series, i, figure.y_format)))
-    return series_group(figure, index, marks, told)
+        points.append((across, down, name, _words(series, i, figure.y_format)))
+    return series_group(figure, index, marks, points)
 
 
 def _whisker(series: Series, i: int, rows: _Rows, x: float, y: float, cap: float) -> str:

@@ -150,16 +150,16 @@ def _cells(heatmap: Heatmap, box: _Box, colours: Colouring) -> list[str]:
             if value is not None and math.isfinite(value):
                 said, fill = words, f"{colours.sides}-{colours.step(value)}"
             x, y = box.left + j * box.wide, box.top + i * box.tall
-            whole = tag("title", escape(f"{row} · {column}: {said}"))
+            title = tag("title", escape(f"{row} · {column}: {said}"))
             wide, tall = box.wide - gap, box.tall - gap
             if not box.printed:  # there may be very many: as few bytes as will do
                 square = f"M{x:.1f} {y:.1f}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
-                cells.append(tag("path", whole, class_=f"cell {fill}", d=square))
+                cells.append(tag("path", title, class_=f"cell {fill}", d=square))
                 continue
             rect = tag("rect", x=x, y=y, width=wide, height=tall, rx=2, class_=fill)
             text = label(words, x + wide / 2, y + box.tall / 2 + 4, text_anchor="middle")
             data = {"data_row": row, "data_column": column, "data_value": said}
-            cells.append(tag("g", whole, rect, text, class_="cell", **data))
+            cells.append(tag("g", title, rect, text, class_="cell", **data))
     return cells
 
 

@@ -44,12 +44,12 @@ def levels_of(plane: Plane) -> Levels:
     )
     low, high = colours.low, colours.high
     ticks = nice_ticks(low, high, most=_MOST_LINES) if low < high else [low]
-    told = ticks
+    heights = ticks
     if log:
         ends = [math.ldexp(1.0, -1074) if v < -323 else 10.0 ** min(v, 308.0) for v in (low, high)]
-        told = log_ticks(*ends, most=_MOST_LINES) if ends[0] < ends[1] else [ends[0]]
-        ticks = [math.log10(tick) for tick in told]
-    words = show_ticks(told, plane.format, log=log)
+        heights = log_ticks(*ends, most=_MOST_LINES) if ends[0] < ends[1] else [ends[0]]
+        ticks = [math.log10(tick) for tick in heights]
+    words = show_ticks(heights, plane.format, log=log)
     inside = [(_share(scale, t), w) for t, w in zip(ticks, words, strict=True) if low <= t <= high]
     return Levels(shares, colours, tuple(inside))
 
@@ -76,16 +76,16 @@ def shaded_rows(plane: Plane, wide: int = 48, tall: int = 16) -> Table:
         signs.append((show_number(low * (1 - share) + high * share), drawn))
     known = [v for row in plane.values for v in row if v is not None and not math.isnan(v)]
     if plane.classes:
-        told = ", ".join(f"{_LETTERS[i % 36]} {name}" for i, name in enumerate(plane.classes))
+        legend = ", ".join(f"{_LETTERS[i % 36]} {name}" for i, name in enumerate(plane.classes))
     else:
         least_and_most = (show_number(end(known, default=None), plane.format) for end in (min, max))
-        told = f"{plane.value_label or 'value'} from {' (light) to '.join(least_and_most)} (dark)"
+        legend = f"{plane.value_label or 'value'} from {' (light) to '.join(least_and_most)} (dark)"
     ends = f"{show_number(plane.x[0])} to {show_number(plane.x[1])}"
     return Table(
         (plane.y_label or "y", f"{plane.x_label or 'x'} {ends}"),
         tuple(signs[::-1]),
         (),
-        ": ".join(words for words in (plane.title, told) if words),
+        ": ".join(words for words in (plane.title, legend) if words),
     )
 
 

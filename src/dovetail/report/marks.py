@@ -89,12 +89,15 @@ def draw_series(figure: Figure, frame: Frame, index: int) -> str:
             marks = [_whisker(point) for point in shown] + [_dust(shown)]
         else:
             marks = [_whisker(point) + symbol(point.x, point.y, shape=index) for point in shown]
-    told = [(p.x, p.y, place_name(p.at), show_number(p.value, figure.y_format)) for p in shown]
-    return series_group(figure, index, marks, told)
+    spots = [(p.x, p.y, place_name(p.at), show_number(p.value, figure.y_format)) for p in shown]
+    return series_group(figure, index, marks, spots)
 
 
 def series_group(
-    figure: Figure, index: int, marks: Sequence[str], told: Sequence[tuple[float, float, str, str]]
+    figure: Figure,
+    index: int,
+    marks: Sequence[str],
+    points: Sequence[tuple[float, float, str, str]],
 ) -> str:
     """The marks of one series, and what to tell under the pointer: x, y, place and value in words.
 
@@ -102,7 +105,7 @@ def series_group(
     >>> "data-points" in series_group(figure, 0, [], [(10.0, 20.0, "1", "2")])
     True
     """
-    known = [[round(x, 1), round(y, 1), place, value] for x, y, place, value in told]
+    known = [[round(x, 1), round(y, 1), place, value] for x, y, place, value in points]
     return tag(
         "g",
         *marks,
@@ -122,14 +125,14 @@ def thinned(run: Sequence[Point]) -> list[Point]:
     """
     if len(run) <= _DENSE:
         return list(run)
-    kept: list[Point] = []
+    thinner: list[Point] = []
     for _, column in groupby(run, key=lambda point: int(point.x)):
         places = list(enumerate(column))
         lowest = min(places, key=lambda place: place[1].y)
         highest = max(places, key=lambda place: place[1].y)
         chosen = {place[0]: place[1] for place in (places[0], lowest, highest, places[-1])}
-        kept += [chosen[i] for i in sorted(chosen)]
-    return kept
+        thinner += [chosen[i] for i in sorted(chosen)]
+    return thinner
 
 
 def sifted(points: Sequence[Point]) -> list[Point]:

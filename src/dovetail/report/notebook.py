@@ -29,29 +29,29 @@ def draw_for_notebook(title: str, view: View) -> str:
     drawn = [f"<h4>{escape(shortened(title, _MOST_LETTERS))}</h4>"]
     room = _MOST
     for i, block in enumerate(view):
-        found = _drawn(block)
-        room -= len(found)
+        markup = _drawn(block)
+        room -= len(markup)
         if room < 0:
             drawn.append(f"<p>{counted(len(view) - i, 'more block')} not shown.</p>")
             break
-        drawn.append(found)
+        drawn.append(markup)
     return "\n".join(['<div class="dovetail">', *drawn, "</div>"])
 
 
 def _drawn(block: Block) -> str:
     if isinstance(block, Text):
-        found = draw_block(replace(block, text=shortened(block.text, 20 * _MOST_LETTERS)))
+        markup = draw_block(replace(block, text=shortened(block.text, 20 * _MOST_LETTERS)))
     elif isinstance(block, Table):
-        found = _table(block)
+        markup = _table(block)
     elif isinstance(block, Pictures):
-        found = draw_block(block)
+        markup = draw_block(block)
     else:
         picture = standalone(draw(block)).encode()
         source = b64encode(picture).decode()
-        found = f'<img alt="{escape(block.title)}" src="data:image/svg+xml;base64,{source}">'
-    if len(found) > _MOST_BLOCK:
-        return f"<p>{type(block).__name__} of {len(found):,} bytes not shown.</p>"
-    return found
+        markup = f'<img alt="{escape(block.title)}" src="data:image/svg+xml;base64,{source}">'
+    if len(markup) > _MOST_BLOCK:
+        return f"<p>{type(block).__name__} of {len(markup):,} bytes not shown.</p>"
+    return markup
 
 
 def _table(table: Table) -> str:

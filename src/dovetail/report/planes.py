@@ -41,10 +41,10 @@ def draw_plane(plane: Plane) -> str:
     if alone:
         drawn, foot = _contours(plane, width, top)
         return _picture(plane, [*parts, *drawn], width, foot)
-    left, tall = _contours(plane, HALF, top)
+    contours, tall = _contours(plane, HALF, top)
     right, deep = draw_relief(plane, levels_of(plane), HALF, top)
     moved = tag("g", *right, transform=f"translate({HALF + _GAP:.0f} 0)")
-    return _picture(plane, [*parts, *left, moved], width, max(tall, deep))
+    return _picture(plane, [*parts, *contours, moved], width, max(tall, deep))
 
 
 def draw_contours(plane: Plane, *, width: float = ALONE) -> str:
@@ -207,14 +207,14 @@ def _length(places: Sequence[tuple[float, float]]) -> float:
 
 
 def _place_for(
-    line: Sequence[tuple[float, float]], taken: Sequence[tuple[float, float]]
+    line: Sequence[tuple[float, float]], occupied: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
     """A place on the line for its number, away from those of other lines."""
     if len(line) < 2 or _length(line) < _LABELLED:
         return None
     inside = line[len(line) // 8 : -max(len(line) // 8, 1)] or line
-    best = max(inside, key=lambda at: min((math.dist(at, t) for t in taken), default=0.0))
-    near = min((math.dist(best, t) for t in taken), default=math.inf)
+    best = max(inside, key=lambda at: min((math.dist(at, t) for t in occupied), default=0.0))
+    near = min((math.dist(best, t) for t in occupied), default=math.inf)
     return best if near > 28 else None
 
 

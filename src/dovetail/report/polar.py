@@ -188,28 +188,28 @@ class _Circle:
 def _series(figure: Figure, circle: _Circle, names: Sequence[str], index: int) -> str:
     series = figure.series[index]
     directions = {name: i for i, name in enumerate(names)}
-    found: dict[int, tuple[float, float]] = {}
-    marks, told = [], []
+    corners: dict[int, tuple[float, float]] = {}
+    marks, points = [], []
     for x, y in zip(series.x, series.y, strict=True):
         if y is None or not _shows(y):
             continue
         name = place_name(x)
         place = circle.at(directions[name], y)
-        found.setdefault(directions[name], place)
+        corners.setdefault(directions[name], place)
         marks.append(symbol(*place, shape=index))
-        told.append((*place, name, show_number(y, figure.y_format)))
-    return series_group(figure, index, [_web(found, len(names)), *marks], told)
+        points.append((*place, name, show_number(y, figure.y_format)))
+    return series_group(figure, index, [_web(corners, len(names)), *marks], points)
 
 
-def _web(found: dict[int, tuple[float, float]], directions: int) -> str:
+def _web(corners: dict[int, tuple[float, float]], directions: int) -> str:
     """A line from each direction to the next, back to the first; broken where there is no point."""
     if directions < 3:
         return ""
     path = ""
     for i in range(directions + 1):
-        if (place := found.get(i % directions)) is None:
+        if (place := corners.get(i % directions)) is None:
             continue
-        step = "L" if i and (i - 1) % directions in found else "M"
+        step = "L" if i and (i - 1) % directions in corners else "M"
         path += f"{step}{place[0]:.2f} {place[1]:.2f}"
     return tag("path", class_="line fine", d=path) if "L" in path else ""
 

@@ -104,10 +104,12 @@ def _asides(titles: Sequence[str], settings: Sequence[Mapping[str, str]]) -> lis
         keys = sorted({key for i in places for key in settings[i]})
         differ = [key for key in keys if len({settings[i].get(key) for i in places}) > 1]
         # One setting that tells all of them apart says it best; it must be short enough to read.
-        told = [key for key in differ if len({settings[i].get(key) for i in places}) == count]
-        told = [key for key in told if all(len(settings[i].get(key, "–")) < 32 for i in places)]
+        distinct = [key for key in differ if len({settings[i].get(key) for i in places}) == count]
+        distinct = [
+            key for key in distinct if all(len(settings[i].get(key, "–")) < 32 for i in places)
+        ]
         for nth, i in enumerate(places, start=1):
-            key = "seed" if "seed" in told else told[0] if told else ""
+            key = "seed" if "seed" in distinct else distinct[0] if distinct else ""
             aside = f"{key} {settings[i].get(key, '–')}" if key else f"{nth} of {count}"
             asides[i] = aside
     return asides
@@ -304,15 +306,15 @@ def _named(series: Series) -> Series:
 
 def _of(series: Series, keeps: Callable[[int, float | str], bool]) -> Series:
     """Those of a series' points, and of their bounds, that are kept."""
-    kept = [keeps(i, x) for i, x in enumerate(series.x)]
-    if all(kept):
+    stays = [keeps(i, x) for i, x in enumerate(series.x)]
+    if all(stays):
         return series
     return replace(
         series,
-        x=tuple(compress(series.x, kept)),
-        y=tuple(compress(series.y, kept)),
-        low=tuple(compress(series.low, kept)),
-        high=tuple(compress(series.high, kept)),
+        x=tuple(compress(series.x, stays)),
+        y=tuple(compress(series.y, stays)),
+        low=tuple(compress(series.low, stays)),
+        high=tuple(compress(series.high, stays)),
     )
 
 

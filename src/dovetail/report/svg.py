@@ -50,8 +50,8 @@ def label(
     """
     if short is None:
         short = text if width is None else clip(text, width, size, middle=middle)
-    whole = tag("title", escape(text)) if short != text else ""
-    return tag("text", whole, escape(short), x=x, y=y, **attributes)
+    title = tag("title", escape(text)) if short != text else ""
+    return tag("text", title, escape(short), x=x, y=y, **attributes)
 
 
 def picture(

@@ -240,13 +240,13 @@ def polar_rows(figure: Figure, wide: int = STRIP) -> Table:
     known = [_by_name(series) for series in figure.series]
     rows = []
     for name in names_of(figure):
-        found = [values_of.get(name) for values_of in known]
+        heights = [values_of.get(name) for values_of in known]
         marks = [
             (y, _SIGNS[index % 4])
-            for index, y in enumerate(found)
+            for index, y in enumerate(heights)
             if y is not None and math.isfinite(y) and y >= 0
         ]
-        words = [show_number(y, figure.y_format) for y in found]
+        words = [show_number(y, figure.y_format) for y in heights]
         # The first series is drawn last: it is the one the others are held against.
         rows.append((name, *words, strip(marks[::-1], scale)))
     said = [
@@ -266,10 +266,10 @@ def _drawn(y: float | None, ends: Sequence[float | None], scale: Scale, sign: st
 
 
 def _by_name(series: Series) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for x, y in zip(series.x, series.y, strict=True):
-        found.setdefault(place_name(x), y)
-    return found
+        values.setdefault(place_name(x), y)
+    return values
 
 
 def _scale(figure: Figure, values: Sequence[float | None], wide: int) -> Scale:

@@ -168,9 +168,9 @@ def _around_the_difference(names: Sequence[str], width: float, size: float) -> d
     for name in names:
         start, end = first, len(name) - last
         core = clip(name[start:end], room, size, middle=True)
-        left = room - text_width(core, size)
-        before = _fitting(name[:start][::-1], left / 2, size)[::-1]
-        after = _fitting(name[end:], left - text_width(before, size), size)
+        spare = room - text_width(core, size)
+        before = _fitting(name[:start][::-1], spare / 2, size)[::-1]
+        after = _fitting(name[end:], spare - text_width(before, size), size)
         cut = [len(before) < start, len(after) < last]
         shown[name] = "…" * cut[0] + before + core + after + "…" * cut[1]
     return shown

@@ -236,11 +236,11 @@ def _extractors(
     few = task.inputs[task.indices("train")[:2]]
     wholes = [course.twin(start, task, preprocess) for start in starts]
     networks = []
-    for number, (whole, name, place) in enumerate(
+    for number, (network_of, name, place) in enumerate(
         zip(wholes, names, cut_places(wholes, at), strict=True)
     ):
         drawn = derived_seed(course.seed, "device", number)
-        (network,) = cut_networks([whole], [task], [name], place, channels, drawn)
+        (network,) = cut_networks([network_of], [task], [name], place, channels, drawn)
         network.front.module.to(course.device), network.head.module.to(course.device)
         outputs_of(network.front, few)  # fail before the first epoch
         networks.append(network)
@@ -276,11 +276,11 @@ def _refuse_other_channels(head: Part, shape: Shape) -> None:
     takes = head.contract.takes
     if len(takes) != 1:
         raise ContractError(f"a head that takes {len(takes)} tensors cannot be shared")
-    taken = takes[0].shape
-    if taken is not None and (len(taken) != len(shape) or taken[0] not in (None, shape[0])):
+    wanted = takes[0].shape
+    if wanted is not None and (len(wanted) != len(shape) or wanted[0] not in (None, shape[0])):
         raise ContractError(
-            f"the head takes {shown_shape(taken)}, the extractors give {shown_shape(shape)}; say "
-            f"{argument('channels', taken[0] if taken else 1)}, and cut where the tensors are of "
+            f"the head takes {shown_shape(wanted)}, the extractors give {shown_shape(shape)}; say "
+            f"{argument('channels', wanted[0] if wanted else 1)}, and cut where the tensors are of "
             "one kind"
         )
 

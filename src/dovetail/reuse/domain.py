@@ -253,8 +253,8 @@ def adapt_domain(
     contract = replace(front.contract, preprocess=preprocess or front.contract.preprocess)
     mine = course.copied(front.changed(contract=contract))
     # Both parts normalise by the batch: what they have stored are statistics of the source.
-    asked = join(mine, course.copied(rp_head, frozen=True), norms="batch", force=True)
-    questions = Questions(course, question, asked)
+    pretext_network = join(mine, course.copied(rp_head, frozen=True), norms="batch", force=True)
+    questions = Questions(course, question, pretext_network)
     course.settings |= {
         "pretext": question.described(),
         **chosen.settings,
@@ -271,8 +271,8 @@ def adapt_domain(
     if head is None:
         return Fit((adapted,), record)
     head = course.copied(head)
-    whole = of_task(joined(adapted, head, images, chosen.norms, seed=seed), images)
-    return Fit((adapted, head), record, whole)
+    network = of_task(joined(adapted, head, images, chosen.norms, seed=seed), images)
+    return Fit((adapted, head), record, network)
 
 
 def _common_space(front: Part, rp_head: Part, head: Part | None) -> str | None:

@@ -187,17 +187,17 @@ def extend_classes(
         "front_digest": front.digest,
         "rp_digest": None if rp_head is None else rp_head.digest,
     }
-    held = []
+    auxiliaries = []
     if question is not None and rp_head is not None:
         reference.module.requires_grad_(True)
-        held = [Auxiliary("rp", course.copied(rp_head), question, frozen=True)]
+        auxiliaries = [Auxiliary("rp", course.copied(rp_head), question, frozen=True)]
         member = Member("reference", reference, wider, taught)
     else:
         anew = chosen.norms == "recalibrated"
         batches = calibrating_batches(reference, taught, seed=seed) if anew else ()
         module = with_norms(reference.module.eval(), chosen.norms, batches)
         member = _behind(reference.changed(module=module), wider, course)
-    rows = Group([member], held).train_on(course, seed=seed, label=f"{len(new)} new classes")
+    rows = Group([member], auxiliaries).train_on(course, seed=seed, label=f"{len(new)} new classes")
 
     after, old = reference if moving else front, head.contract.classes or ()
     reached = None
@@ -218,8 +218,8 @@ def extend_classes(
     wider = wider.changed(origin=origin)
     if moving:
         after = after.changed(origin=course.origin((front, *holding), measured))
-    whole = joined(after, wider, taught, chosen.norms).changed(origin=origin)
-    return ExtensionFit((wider, after) if moving else (wider,), record, whole, wider, after)
+    network = joined(after, wider, taught, chosen.norms).changed(origin=origin)
+    return ExtensionFit((wider, after) if moving else (wider,), record, network, wider, after)
 
 
 def _new_classes(

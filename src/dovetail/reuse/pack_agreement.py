@@ -51,7 +51,7 @@ class _Tried:
         order = torch.randperm(len(inputs), generator=generator(0, "evaluation"))[:most]
         self._inputs, self.targets = inputs[order], targets[order]
         self._part = part.changed(module=copy.deepcopy(part.module))
-        self.given = run(self._part, self._inputs)
+        self.before = run(self._part, self._inputs)
 
     def outputs(self, state: dict[str, Tensor]) -> Tensor:
         """With these weights, ``[n, ...]`` in float64."""
@@ -82,17 +82,17 @@ class ExpectedPoints:
             )
         self._tried = _Tried(part, task, split)
         self._labels = columns_of(part, task)[self._tried.targets]
-        given = self._tried.given
-        if not given.isfinite().all():
+        before = self._tried.before
+        if not before.isfinite().all():
             raise TaskError(
                 f"{part.described!r} gives outputs on {task.name!r} that are not finite: there is "
                 "nothing to compare with"
             )
-        self._chances = tempered(given, fit_temperature(given, self._labels))  # [n, c]
-        self._two = given.topk(min(2, given.shape[1])).indices  # [n, 2]: the first and the second
-        self._lead = self._lead_in(given)
+        self._chances = tempered(before, fit_temperature(before, self._labels))  # [n, c]
+        self._two = before.topk(min(2, before.shape[1])).indices  # [n, 2]: the first and the second
+        self._lead = self._lead_in(before)
         self.given = 100 * (1 - self._chances.max(1).values)
-        self.mistakes = self.given_mistakes = self._counted(given)
+        self.mistakes = self.given_mistakes = self._counted(before)
 
     def __call__(self, state: dict[str, Tensor]) -> Tensor:
         """The expected mistakes of these weights, in points."""
@@ -144,10 +144,10 @@ class Disagreement:
 
     def __call__(self, state: dict[str, Tensor]) -> Tensor:
         """One number an example."""
-        outputs, given = self._tried.outputs(state), self._tried.given
+        outputs, before = self._tried.outputs(state), self._tried.before
         if not self._classes:
-            return (outputs - given).square().flatten(1).mean(1)
+            return (outputs - before).square().flatten(1).mean(1)
         far = F.kl_div(
-            outputs.log_softmax(1), given.log_softmax(1), reduction="none", log_target=True
+            outputs.log_softmax(1), before.log_softmax(1), reduction="none", log_target=True
         )
         return far.sum(1)

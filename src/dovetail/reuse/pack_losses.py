@@ -43,8 +43,10 @@ def scores_of(part: Part) -> dict[str, Any]:
     >>> scores_of(build("mlp").changed(origin=Origin(how="closed-form")))
     {'scores': 'least squares', 'temperature': 1.0}
     """
-    told = part.origin.how == "pack" and part.origin.settings.get("scores") == "least squares"
-    if part.origin.how != "closed-form" and not told:
+    by_its_origin = (
+        part.origin.how == "pack" and part.origin.settings.get("scores") == "least squares"
+    )
+    if part.origin.how != "closed-form" and not by_its_origin:
         return {}
     temperature = part.origin.settings.get("temperature", 1.0)
     return {"scores": "least squares", "temperature": temperature}

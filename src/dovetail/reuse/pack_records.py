@@ -193,11 +193,11 @@ class PartSearch(PackSearch, kind="part-pack-search"):
         return tuple(replace(b, y_label=label) if isinstance(b, Figure) else b for b in drawn)
 
 
-def _smaller(size: int, full: int, given: int | None) -> str:
+def _smaller(size: int, full: int, before: int | None) -> str:
     """How much: than the plain tensors, and first than the container that was given, if it was."""
     plain = f"{full / size:.2f} times smaller"
-    if given is None:
+    if before is None:
         return plain
-    most, least = max(given, size), min(given, size)
-    how = "smaller" if size <= given else "larger"
+    most, least = max(before, size), min(before, size)
+    how = "smaller" if size <= before else "larger"
     return f"{most / least:.2f} times {how} than it was packed before, {plain} than plain"

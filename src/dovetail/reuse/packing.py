@@ -106,7 +106,9 @@ def pack_part(
     if task is not None:
         need_test(task)
     before = _measures(part, task)
-    given = len(part.packed) if part.packed is not None and holds(part.packed, state) else None
+    packed_before = (
+        len(part.packed) if part.packed is not None and holds(part.packed, state) else None
+    )
     settings: dict[str, Any] = {"channels": channels, "lossless": list(lossless)}
     search: PartSearch | None = None
     loss: str | None = None
@@ -133,7 +135,7 @@ def pack_part(
         if isinstance(measure, ExpectedPoints):  # it measured the container last
             before_and_after = measure.given_mistakes.numpy(), measure.mistakes.numpy()
             counted = Rise.between(*before_and_after, margin)
-        container, search = chosen.data, PartSearch.of(chosen.record, loss, given, counted)
+        container, search = chosen.data, PartSearch.of(chosen.record, loss, packed_before, counted)
         settings |= {"budget": budget, "margin": margin}
     else:
         decided: dict[str, Any] = {"extra_bits": extra_bits, "seed": seed}
@@ -161,7 +163,7 @@ def pack_part(
         full=made.full,
         before=before,
         after=_measures(packed, task),
-        given=given,
+        given=packed_before,
         note="" if search is None else search.note,
         settings={**settings, "part_digest": part.digest, "packed_digest": packed.digest},
     )

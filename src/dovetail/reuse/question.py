@@ -231,48 +231,48 @@ def _between(front: Contract, head: Contract) -> list[Reason]:
         )
         return [Reason("tensors", says, "stops")]
     reasons = []
-    for i, (given, taken) in enumerate(zip(front.gives, head.takes, strict=True)):
+    for i, (gives, takes) in enumerate(zip(front.gives, head.takes, strict=True)):
         which = f"Tensor {i}: " if len(front.gives) > 1 else ""
         reasons += [
-            Reason(about, which + says, weight) for about, says, weight in _port(given, taken)
+            Reason(about, which + says, weight) for about, says, weight in _port(gives, takes)
         ]
     return reasons
 
 
-def _port(given: Port, taken: Port) -> list[tuple[str, str, Weight]]:
+def _port(gives: Port, takes: Port) -> list[tuple[str, str, Weight]]:
     reasons: list[tuple[str, str, Weight]] = []
-    for about, says in _shapes(given, taken):
+    for about, says in _shapes(gives, takes):
         reasons.append((about, says, "stops"))
-    if given.dtype != taken.dtype:
-        says = f"The front gives {given.dtype}, the head takes {taken.dtype}."
+    if gives.dtype != takes.dtype:
+        says = f"The front gives {gives.dtype}, the head takes {takes.dtype}."
         reasons.append(("dtype", says, "stops"))
-    agree = given.space is not None and given.space == taken.space
-    if not agree and given.activation != taken.activation:
+    agree = gives.space is not None and gives.space == takes.space
+    if not agree and gives.activation != takes.activation:
         says = (
-            f"The head was made for what comes out of {_after(taken)}, the front ends in "
-            f"{_after(given)}: the range of the features is another."
+            f"The head was made for what comes out of {_after(takes)}, the front ends in "
+            f"{_after(gives)}: the range of the features is another."
         )
         reasons.append(("activation", says, "spoils"))
     if not agree:
-        reasons.append(("space", _spaces(given.space, taken.space), "spoils"))
+        reasons.append(("space", _spaces(gives.space, takes.space), "spoils"))
     return reasons
 
 
-def _shapes(given: Port, taken: Port) -> list[tuple[str, str]]:
-    if given.shape is None or taken.shape is None:
+def _shapes(gives: Port, takes: Port) -> list[tuple[str, str]]:
+    if gives.shape is None or takes.shape is None:
         return []
-    shapes = f"{shown_shape(given.shape)} meets {shown_shape(taken.shape)}"
-    if len(given.shape) != len(taken.shape):
+    shapes = f"{shown_shape(gives.shape)} meets {shown_shape(takes.shape)}"
+    if len(gives.shape) != len(takes.shape):
         says = f"The one is a vector, the other a map: {shapes}. Cut one of the two elsewhere."
         return [("axes", says)]
     unequal = [
         a is not None and b is not None and a != b
-        for a, b in zip(given.shape, taken.shape, strict=True)
+        for a, b in zip(gives.shape, takes.shape, strict=True)
     ]
     reasons = []
     if unequal[:1] == [True]:
-        noun = "numbers" if len(given.shape) == 1 else "channels"
-        says = f"The front gives {given.shape[0]} {noun}, the head takes {taken.shape[0]}."
+        noun = "numbers" if len(gives.shape) == 1 else "channels"
+        says = f"The front gives {gives.shape[0]} {noun}, the head takes {takes.shape[0]}."
         reasons.append(("channels", says))
     if any(unequal[1:]):
         says = (
@@ -283,14 +283,14 @@ def _shapes(given: Port, taken: Port) -> list[tuple[str, str]]:
     return reasons
 
 
-def _spaces(given: str | None, taken: str | None) -> str:
-    if given is not None and taken is not None:
+def _spaces(gives: str | None, takes: str | None) -> str:
+    if gives is not None and takes is not None:
         return (
-            f"The front gives the space {given!r}, the head takes {taken!r}: the features were "
+            f"The front gives the space {gives!r}, the head takes {takes!r}: the features were "
             "never made to agree, and without a repair the accuracy is near chance."
         )
-    who = "the front gives" if given is None else "the head takes"
-    who = "either of them means" if given is None and taken is None else who
+    who = "the front gives" if gives is None else "the head takes"
+    who = "either of them means" if gives is None and takes is None else who
     return (
         f"Nobody has said which space {who}. Take the halves from dt.cut, which names it, or "
         "train them to agree (dt.train.compatible)."

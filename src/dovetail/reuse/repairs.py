@@ -405,13 +405,13 @@ def _refuse_unlearnable(front: Part, head: Part) -> None:
         raise ContractError("a front is trained where exactly one tensor crosses")
     if head.contract.classes is None:
         raise ContractError("the head does not name its classes: dt.adopt(module, classes=(...))")
-    given, taken = gives[0].shape, takes[0].shape
-    if given is None or taken is None or None in given:
+    before, after = gives[0].shape, takes[0].shape
+    if before is None or after is None or None in before:
         return
-    if len(given) != len(taken):
-        raise ContractError(f"{shown_shape(given)} cannot become {shown_shape(taken)}")
-    shape = (taken[0] or given[0], *given[1:])
+    if len(before) != len(after):
+        raise ContractError(f"{shown_shape(before)} cannot become {shown_shape(after)}")
+    shape = (after[0] or before[0], *before[1:])
     if why_stuck(head, shape) is not None:
         raise ContractError(
-            f"the head cannot take maps of {shown_shape(given[1:])}; cut where they have its size"
+            f"the head cannot take maps of {shown_shape(before[1:])}; cut where they have its size"
         )

@@ -157,21 +157,21 @@ def replace_front(
     >>> fit.record.accuracy["stored"] > 0.9
     True
     """
-    question, held = pretext_named(pretext), dict(auxiliaries or {})
-    _refuse_strangers(head, held, task, weights)
+    question, heads = pretext_named(pretext), dict(auxiliaries or {})
+    _refuse_strangers(head, heads, task, weights)
     course = Course("replacement", task, options, augment=augment, seed=seed)
     start = as_part(model)
     chosen = settle_norms(norms, (start, head), trains_for="stored")
     front = _front_of(course.twin(start, task, preprocess), start, task, at, head)
     front, frozen = _fitted(front, course.copied(head), seed)
     others = [
-        _auxiliary(course, name, held[name], question, weights, front) for name in sorted(held)
+        _auxiliary(course, name, heads[name], question, weights, front) for name in sorted(heads)
     ]
     course.settings |= {
         "at": None if at is None else str(at),
         **chosen.settings,
-        "pretext": question.described() if "rp" in held else None,
-        "auxiliaries": {name: part.digest for name, part in sorted(held.items())},
+        "pretext": question.described() if "rp" in heads else None,
+        "auxiliaries": {name: part.digest for name, part in sorted(heads.items())},
         "weights": {other.name: other.weight for other in others},
         "start_digest": start.digest,
         "head_digest": head.digest,
@@ -201,13 +201,13 @@ def replace_front(
         settings=course.settings,
     )
     measured = {"validation accuracy": record.accuracy[chosen.norms]} if policies else {}
-    front = front.changed(origin=course.origin((start, head, *held.values()), measured))
-    whole = joined(front, frozen, task, chosen.norms, seed=seed)
-    return Fit((front, frozen), record, of_task(whole, task))
+    front = front.changed(origin=course.origin((start, head, *heads.values()), measured))
+    network = joined(front, frozen, task, chosen.norms, seed=seed)
+    return Fit((front, frozen), record, of_task(network, task))
 
 
 def _refuse_strangers(
-    head: Part, held: Mapping[str, Part], task: Task, weights: Mapping[str, float] | None
+    head: Part, heads: Mapping[str, Part], task: Task, weights: Mapping[str, float] | None
 ) -> None:
     """Refuse, before anything is trained, heads that do not know the task or one another."""
     refuse_unknown_classes(head, task)
@@ -219,7 +219,7 @@ def _refuse_strangers(
             "where one crosses, at a point that dt.cut_points lists"
         )
     space = head.contract.takes[0].space
-    for name, part in held.items():
+    for name, part in heads.items():
         if name not in AUXILIARIES:
             raise SettingsError(f"unknown auxiliary head {name!r}{nearest(name, AUXILIARIES)}")
         theirs = {port.space for port in part.contract.takes}
@@ -229,7 +229,7 @@ def _refuse_strangers(
                 f"production {space}; give auxiliaries of the training that made the head"
             )
     for name, value in (weights or {}).items():
-        if name not in held:
+        if name not in heads:
             raise SettingsError(
                 f"{argument('weights', ...)} has {name!r}, which {argument('auxiliaries', ...)} "
                 "does not have"
@@ -254,33 +254,33 @@ def _front_of(copied: Part, start: Part, task: Task, at: str | CutPoint | None, 
 
 def _fitted(front: Part, head: Part, seed: int) -> tuple[Part, Part]:
     """The front with an adapter where channels differ, and the head so that it can take it."""
-    given, taken = front.contract.gives[0], head.contract.takes[0]
-    shape = given.shape or ()
-    if taken.shape is not None:
-        if len(taken.shape) != len(shape):
+    gives_now, takes = front.contract.gives[0], head.contract.takes[0]
+    shape = gives_now.shape or ()
+    if takes.shape is not None:
+        if len(takes.shape) != len(shape):
             raise ContractError(
-                f"the front gives {shown_shape(shape)}, the head takes {shown_shape(taken.shape)}: "
+                f"the front gives {shown_shape(shape)}, the head takes {shown_shape(takes.shape)}: "
                 f"one is a vector, the other a map; say {argument('at', ...)} to cut the network "
                 "elsewhere"
             )
-        wanted = (taken.shape[0] or shape[0], *shape[1:])
+        wanted = (takes.shape[0] or shape[0], *shape[1:])
         if wanted != shape:
             between = head.changed(contract=replace(head.contract, takes=(Port(wanted),)))
             front = join(front, adapter(front, between, seed=seed))
             front.module.to(head.device)
         if any(
-            side not in (None, mine) for side, mine in zip(taken.shape[1:], shape[1:], strict=True)
+            side not in (None, mine) for side, mine in zip(takes.shape[1:], shape[1:], strict=True)
         ):
             if reason := why_stuck(head, wanted):
                 raise ContractError(
                     f"the front gives maps of {shown_shape(wanted[1:])}, which the head cannot "
                     f"take ({reason}); cut where the maps have the head's size, "
-                    f"{shown_shape(taken.shape[1:])}"
+                    f"{shown_shape(takes.shape[1:])}"
                 )
-            taken = replace(taken, shape=(taken.shape[0], *(None for _ in shape[1:])))
-            head = head.changed(contract=replace(head.contract, takes=(taken,)))
+            takes = replace(takes, shape=(takes.shape[0], *(None for _ in shape[1:])))
+            head = head.changed(contract=replace(head.contract, takes=(takes,)))
         shape = wanted
-    gives = replace(taken, shape=shape)
+    gives = replace(takes, shape=shape)
     return front.changed(contract=replace(front.contract, gives=(gives,))), head
 
 
@@ -295,12 +295,12 @@ def _auxiliary(
     """A head of the same space that the new front is trained through, too."""
     if reasons := front.contract.obstacles(part.contract):
         raise ContractError(f"the {name!r} head cannot follow the new front: {'; '.join(reasons)}")
-    asked = question if name == "rp" else None
-    if asked is not None:
-        refuse_other_answers(asked, part)
-        refuse_other_images(asked, front)
+    own = question if name == "rp" else None
+    if own is not None:
+        refuse_other_answers(own, part)
+        refuse_other_images(own, front)
     weight = float((weights or {}).get(name, 1.0))
-    return Auxiliary(name, course.copied(part), asked, weight, frozen=True)
+    return Auxiliary(name, course.copied(part), own, weight, frozen=True)
 
 
 def _renamed(row: dict[str, float]) -> dict[str, float]:

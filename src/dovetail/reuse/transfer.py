@@ -298,7 +298,7 @@ def _trial(
     if contract.preprocess is None:  # who says nothing of inputs gets the task's statistics
         contract = replace(contract, preprocess=preprocess_for(task))
     front, head = course.copied(front.changed(contract=contract)), course.copied(head)
-    whole = join(front, head, norms="stored", force=True)
+    network = join(front, head, norms="stored", force=True)
     known = head.contract.classes or task.classes
     columns = torch.tensor([known.index(name) for name in task.classes], device=course.device)
     batches = labelled_batches(contract, task, course.augment, course.options.batch_size, seed)
@@ -320,11 +320,11 @@ def _trial(
             curve[done] = on("validation")
         done += 1
         inputs, targets = (tensor.to(course.device) for tensor in batch)
-        return F.cross_entropy(whole(inputs), columns[targets])
+        return F.cross_entropy(network(inputs), columns[targets])
 
     test = on_test()
     if epochs:
-        course.run(whole.module.requires_grad_(True), batches, step)
+        course.run(network.module.requires_grad_(True), batches, step)
         test += on_test()
     curve[done] = on("validation")
     return curve, test, (front, head)

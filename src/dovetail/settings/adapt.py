@@ -48,7 +48,11 @@ class Adapt(Settings):
     prior: str = setting(
         "evidence", "one scale for all weights, or one a layer", choices=("evidence", "layers")
     )
-    method: str = setting("auto", "laplace, svi, map; function, cg, ...")
+    method: str = setting(
+        "auto",
+        "how inference is done, of classes by the first three, of numbers by the last",
+        choices=("auto", "laplace", "svi", "map", "function", "parameter", "cg"),
+    )
     link: str = setting(
         "auto",
         "how uncertainty enters probabilities",

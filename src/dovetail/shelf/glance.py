@@ -109,7 +109,7 @@ def _answers(shelf: Path | str, now: Stamps) -> dict[str, str]:
         value = json.loads(body)
         if (value["format"], value["stamps"]) != (FORMAT, now):
             return {}
-        return {asked: said for asked, said in value["said"].items() if _is_harmless(said)}
+        return {question: said for question, said in value["said"].items() if _is_harmless(said)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 

@@ -111,13 +111,13 @@ def _in_plain_words(repo_id: str, revision: str | None = None) -> Iterator[None]
     try:
         yield
     except Exception as error:  # the package's own, its HTTP library's, or the system's
-        raise ShelfError(_told(errors, error, repo_id, revision)) from error
+        raise ShelfError(_why_not(errors, error, repo_id, revision)) from error
     finally:
         if silent:
             bars.enable_progress_bars()
 
 
-def _told(errors: ModuleType, error: Exception, repo_id: str, revision: str | None) -> str:
+def _why_not(errors: ModuleType, error: Exception, repo_id: str, revision: str | None) -> str:
     name = type(error).__name__
     match error:
         case errors.HFValidationError():

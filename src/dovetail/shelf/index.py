@@ -94,14 +94,14 @@ class Index:
                         continue  # taken away since we looked, not damaged
                 entries[key] = known
         # Damage is never remembered: it may be mended by files that bear no stamp.
-        whole = {key: known for key, known in entries.items() if known[1].problem is None}
+        sound = {key: known for key, known in entries.items() if known[1].problem is None}
         if name is None:
-            gone = self._memory.keys() - whole.keys()
-            self._memory = whole
-            if gone or (fresh and whole):
+            gone = self._memory.keys() - sound.keys()
+            self._memory = sound
+            if gone or (fresh and sound):
                 self._write()
         else:
-            self._memory.update(whole)
+            self._memory.update(sound)
         return [entry for _, entry in entries.values()]
 
     def _stored(self) -> _Stored:

@@ -164,11 +164,11 @@ class ShelfList(Record, kind="shelf-list"):
             nothing = f"The shelf {self.shelf!r} has no such part."
             return (Text(emptiness(self.shelf) if self.complete else nothing),)
         columns = {title: tuple(map(cell, self.rows)) for title, (_, cell) in _COLUMNS.items()}
-        told = [title for title, cells in columns.items() if {*cells} - {None, ""}]
+        filled = [title for title, cells in columns.items() if {*cells} - {None, ""}]
         table = Table(
-            tuple(told),
-            tuple(zip(*(columns[title] for title in told), strict=True)),
-            tuple(_COLUMNS[title][0] for title in told),
+            tuple(filled),
+            tuple(zip(*(columns[title] for title in filled), strict=True)),
+            tuple(_COLUMNS[title][0] for title in filled),
         )
         damaged = [f"{row.ref}: {row.problem}" for row in self.rows if row.problem is not None]
         return (table, *(Text(f"Damaged: {line}.", "warning") for line in damaged))

@@ -195,7 +195,7 @@ def stem_of(ref: str) -> str:
     )
 
 
-def choose(wanted: Reference, found: Collection[int], shelf: Path | str) -> int:
+def choose(wanted: Reference, present: Collection[int], shelf: Path | str) -> int:
     """The version that is asked for, of those that there are of its name: the latest, or one.
 
     >>> choose(read_reference("lenet"), [1, 3], "shelf")
@@ -205,13 +205,13 @@ def choose(wanted: Reference, found: Collection[int], shelf: Path | str) -> int:
     ...
     dovetail.core.errors.ShelfError: 'lenet' has no version 2; there is 1, 3
     """
-    if not found:
+    if not present:
         full = (name for name in names(shelf) if versions(shelf, name))
         known = nearest(wanted.name, full) or ", which is empty"
         raise ShelfError(f"no part {wanted.name!r} on the shelf {shelf}{known}")
-    version: int = max(found) if wanted.version is None else wanted.version
-    if version not in found:
-        listed = ", ".join(map(str, found))
+    version: int = max(present) if wanted.version is None else wanted.version
+    if version not in present:
+        listed = ", ".join(map(str, present))
         raise ShelfError(f"{wanted.name!r} has no version {version}; there is {listed}")
     return version
 

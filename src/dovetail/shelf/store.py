@@ -243,10 +243,12 @@ class Shelf:
 
         Damaged parts are listed too, unless more than a name is asked for, which none can answer.
         """
-        asked = {name: value for name, value in wanted.items() if value is not None}
-        entries = self.find(pattern, **asked) if asked else filter(Query(pattern).names, self)
-        joined = self._measured_with(asked["fits"]) if "fits" in asked else {}
-        complete = pattern is None and not asked
+        conditions = {name: value for name, value in wanted.items() if value is not None}
+        entries = (
+            self.find(pattern, **conditions) if conditions else filter(Query(pattern).names, self)
+        )
+        joined = self._measured_with(conditions["fits"]) if "fits" in conditions else {}
+        complete = pattern is None and not conditions
         return list_of(str(self.folder), entries, complete=complete, joined=joined)
 
     def show(self, ref: str | Entry) -> PartCard:

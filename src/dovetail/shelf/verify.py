@@ -85,11 +85,11 @@ def check_shelf(folder: Path, only: Entry | None = None) -> ShelfCheck:
     chosen = [s for s in slots(folder, name) if only is None or s.version == only.version]
     leftovers, foreign = strangers(folder) if only is None else ([], [])
     measured = check_fits(folder) if only is None else []
-    checked = [found for slot in chosen if (found := check_part(slot)) is not None]
+    checked = [problems for slot in chosen if (problems := check_part(slot)) is not None]
     return ShelfCheck(
         settings={"shelf": str(folder), "ref": None if only is None else only.ref},
         checked=len(checked),
-        problems=(*(problem for found in checked for problem in found), *measured),
+        problems=(*(problem for problems in checked for problem in problems), *measured),
         leftovers=tuple(leftovers),
         foreign=tuple(foreign),
     )
@@ -183,7 +183,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
             if item.is_symlink() or version_of(item.name.removesuffix(SUFFIX)) is None:
                 yield item, False
             elif item.is_dir() and version_of(item.name) is not None:
-                listed = _listed(item)
+                listed = _files_of(item)
                 yield from ((path, path.name in listed) for path in _items(item))
             else:
                 yield item, item.is_file() and item.name.endswith(SUFFIX)
@@ -197,7 +197,7 @@ def _items(folder: Path) -> list[Path]:
         return []
 
 
-def _listed(folder: Path) -> set[str]:
+def _files_of(folder: Path) -> set[str]:
     """The files a part's folder should hold; all it holds when its manifest cannot say."""
     try:
         files = read_json(folder / "manifest.json")["files"]

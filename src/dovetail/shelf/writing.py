@@ -282,7 +282,7 @@ def _swept(paths: Iterable[Path], older_than: float) -> int:
 
 
 def _place(hidden: Path, home: Path, note: Note, twin: Callable[[], Entry | None]) -> Entry:
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         try:
             home.mkdir(exist_ok=True)
             with locked(home):
@@ -292,7 +292,7 @@ def _place(hidden: Path, home: Path, note: Note, twin: Callable[[], Entry | None
                 # Read before anybody can remove it again.
                 return read_entry(home.name, version, home / str(version))
         except FileNotFoundError:  # somebody removed the whole name: once more
-            if not left or not hidden.is_dir():
+            if not tries_left or not hidden.is_dir():
                 raise
     raise AssertionError("unreachable")
 

@@ -66,7 +66,7 @@ def _members(path: Path, file: BufferedReader) -> dict[str, npt.NDArray[Any]]:
         for name, times in Counter(member.filename for member in members).most_common(1):
             if times > 1:  # two readers could understand it differently
                 raise FormatError(f"{path}: holds {shown(name)} {times} times; save it anew")
-        found = {}
+        arrays = {}
         for member in members:
             where = f"{path}: {shown(member.filename)}"
             if not member.filename.endswith(_ENDING):
@@ -75,8 +75,8 @@ def _members(path: Path, file: BufferedReader) -> dict[str, npt.NDArray[Any]]:
                 raise FormatError(f"{where} is not packed as np.savez does; save it with that")
             with archive.open(member) as opened:
                 key = member.filename.removesuffix(_ENDING)
-                found[key] = _array(where, opened, member.file_size)
-        return found
+                arrays[key] = _array(where, opened, member.file_size)
+        return arrays
 
 
 def _array(where: str, file: IO[bytes], size: int) -> npt.NDArray[Any]:

@@ -264,12 +264,12 @@ def write_folder(data: DataSet, arrays: Mapping[str, npt.NDArray[Any]], folder: 
         return
     from safetensors.numpy import save_file
 
-    whole = {
+    tensors = {
         # safetensors stores memory as it lies, so the planes must not be a view of pixels
         what: np.ascontiguousarray(np.concatenate([arrays[f"{part} {what}"] for part in _CIFAR]))
         for what in ("images", "labels")
     }
-    save_file(whole, folder / TENSORS)
+    save_file(tensors, folder / TENSORS)
 
 
 def read_tensors(file: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -285,12 +285,12 @@ def read_tensors(file: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint
     from safetensors.numpy import load_file
 
     try:
-        held = load_file(file)
+        tensors = load_file(file)
     except Exception as error:  # the reader's errors have no common root but this
         raise FormatError(f"{file}: not a readable safetensors file: {first_line(error)}") from None
-    images, labels = held.get("images"), held.get("labels")
+    images, labels = tensors.get("images"), tensors.get("labels")
     if images is None or labels is None or len(images) != len(labels):
-        raise FormatError(f"{file}: expected as many images as labels, holds {sorted(held)}")
+        raise FormatError(f"{file}: expected as many images as labels, holds {sorted(tensors)}")
     return images, labels
 
 

@@ -39,8 +39,8 @@ def only_classes(task: Task, classes: Sequence[str]) -> Task:
             raise TaskError(f"class {name!r} is named twice")
         chosen[name] = place[name]
     if len(names) < 2:
-        left = f"only {names[0]!r} was" if names else "none was"
-        raise TaskError(f"a task of classes needs two, and of {task.name!r} {left} kept")
+        remaining = f"only {names[0]!r} was" if names else "none was"
+        raise TaskError(f"a task of classes needs two, and of {task.name!r} {remaining} kept")
     # one place more than classes: rows left out earlier are -1, which reads and keeps the last
     table = torch.full((len(task.classes) + 1,), -1)
     table[list(chosen.values())] = torch.arange(len(names))

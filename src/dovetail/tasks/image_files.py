@@ -103,8 +103,8 @@ def covering(image: Image.Image, height: int, width: int) -> Image.Image:
     wide = max(width, round(image.width * scale))
     high = max(height, round(image.height * scale))
     resized = image.resize((wide, high), Image.Resampling.BILINEAR)
-    left, top = (wide - width) // 2, (high - height) // 2
-    return resized.crop((left, top, left + width, top + height))
+    across, top = (wide - width) // 2, (high - height) // 2
+    return resized.crop((across, top, across + width, top + height))
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:

@@ -102,8 +102,8 @@ def read_image_folder(
         notes.append(f"{_are(len(skipped))} unreadable, skipped: {some}")
     named = folder.resolve().name if name is None else name
     if pairs is not None:
-        told = read_pairs(_beside(pairs, folder), files.names)
-        return Task(images, name=named, kind="pairs", pairs=told, seed=seed, notes=notes)
+        labelled = read_pairs(_beside(pairs, folder), files.names)
+        return Task(images, name=named, kind="pairs", pairs=labelled, seed=seed, notes=notes)
     if not parts:
         return Task(images, files.labels, name=named, seed=seed, notes=notes)
     split = {str(part): np.flatnonzero(np.array(files.splits) == part) for part in parts}

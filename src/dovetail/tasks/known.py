@@ -86,8 +86,8 @@ def folders(data: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     """
     if data is not None:
         return (os.path.expanduser(os.fspath(data)),)
-    if told := os.environ.get("DOVETAIL_DATA"):
-        return (os.path.expanduser(told),)
+    if folder := os.environ.get("DOVETAIL_DATA"):
+        return (os.path.expanduser(folder),)
     return "data", os.path.expanduser("~/.local/share/dovetail")
 
 
@@ -231,8 +231,8 @@ def _made(how: str, task: Task, *settings: Any) -> Task:
 
 def _change(word: str, name: str) -> Change:
     for pattern, how in _WORDS.values():
-        if found := re.fullmatch(pattern, word):
-            numbers = [int(n) if n.isdigit() else float(n) for n in found.groups()]
+        if match := re.fullmatch(pattern, word):
+            numbers = [int(n) if n.isdigit() else float(n) for n in match.groups()]
             settings = [tuple(numbers)] if len(numbers) > 1 else numbers
             return lambda task, seed: _made(
                 how, task, *settings, *([seed] if how in _DRAWN else [])

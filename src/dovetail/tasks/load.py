@@ -138,10 +138,10 @@ def _named(known: DataSet, data: str | os.PathLike[str] | None, seed: int) -> Ta
     raise not_here(known.name, places(known.name, data), data)
 
 
-def _refuse_options(what: str, given: dict[str, Any], taken: tuple[str, ...]) -> None:
-    for option in given:
-        if option not in taken:
-            takes = ", ".join(taken) if taken else "no options"
+def _refuse_options(what: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
+    for option in options:
+        if option not in known:
+            takes = ", ".join(known) if known else "no options"
             raise TaskError(f"{what} takes {takes}; not {option!r}")
 
 
@@ -230,11 +230,11 @@ def read_dataset(
     own = getattr(dataset, "classes", None)
     labels = own if classes is None and isinstance(own, list | tuple) else classes
     known = kind or _kind_of(targets)
-    told: Any = targets
+    answers: Any = targets
     if known == "classes" and labels is not None:
-        told = _by_name(targets, list(labels))
+        answers = _by_name(targets, list(labels))
     elif not isinstance(targets[0], str):
-        told = np.stack([np.asarray(target) for target in targets])
+        answers = np.stack([np.asarray(target) for target in targets])
     more: dict[str, Any] = {}
     if test is not None:
         border = counts["train"]
@@ -242,7 +242,7 @@ def read_dataset(
     if known in ("classes", "multilabel") and labels is not None:
         more["classes"] = list(labels)
     named = type(dataset).__name__ if name is None else name
-    return Task(inputs, told, name=named, kind=known, seed=seed, **more)
+    return Task(inputs, answers, name=named, kind=known, seed=seed, **more)
 
 
 def _read(parts: dict[str, Any], total: int) -> tuple[Tensor, list[Any]]:
@@ -313,16 +313,16 @@ def _kind_of(targets: list[Any]) -> Kind:
 
 def _by_name(targets: list[Any], names: list[Any]) -> list[str]:
     """Targets as names: a class may itself be called 7, so an index must not be mistaken for it."""
-    told = []
+    answers = []
     for i, target in enumerate(targets):
         if isinstance(target, str):
-            told.append(target)
+            answers.append(target)
             continue
         index = int(target)
         if not 0 <= index < len(names):
             raise TaskError(f"target {index} of item {i} is no index of the {len(names)} classes")
-        told.append(str(names[index]))
-    return told
+        answers.append(str(names[index]))
+    return answers
 
 
 def _shape(value: Tensor) -> str:

@@ -155,7 +155,7 @@ def read_pairs(path: str | Path, ids: int | Sequence[str]) -> Pairs:
     """
     path = Path(path)
     place = _places(ids)
-    told: dict[tuple[int, int], tuple[bool, int]] = {}
+    labels: dict[tuple[int, int], tuple[bool, int]] = {}
     for number, (line, cells) in enumerate(read_rows(path)):
         if len(cells) != 3:
             raise TaskError(
@@ -175,16 +175,16 @@ def read_pairs(path: str | Path, ids: int | Sequence[str]) -> Pairs:
         if place[a] == place[b]:
             raise TaskError(f"{path}, line {line}: a pair of {a!r} with itself")
         key = (min(place[a], place[b]), max(place[a], place[b]))
-        before = told.setdefault(key, (label, line))
+        before = labels.setdefault(key, (label, line))
         if before[0] != label:
             raise TaskError(
                 f"{path}, line {line}: {a!r} and {b!r} are labelled the other way in line "
                 f"{before[1]}"
             )
-    if not told:
+    if not labels:
         raise TaskError(f"{path}: holds no pairs")
-    ends = torch.tensor(list(told), dtype=torch.int64)
-    same = torch.tensor([label for label, _ in told.values()])
+    ends = torch.tensor(list(labels), dtype=torch.int64)
+    same = torch.tensor([label for label, _ in labels.values()])
     return Pairs(ends[:, 0].contiguous(), ends[:, 1].contiguous(), same)
 
 

@@ -64,10 +64,10 @@ def given_split(
     rows = {name: _rows(split[name], name, count) for name in SPLITS if name in split}
     owner = torch.full((count,), -1)
     for number, (name, index) in enumerate(rows.items()):
-        taken = index[owner[index] >= 0]
-        if len(taken):
-            other = list(rows)[int(owner[taken[0]])]
-            raise TaskError(f"sample {int(taken[0])} is in both {other!r} and {name!r}")
+        twice = index[owner[index] >= 0]
+        if len(twice):
+            other = list(rows)[int(owner[twice[0]])]
+            raise TaskError(f"sample {int(twice[0])} is in both {other!r} and {name!r}")
         owner[index] = number
     if len(rows["train"]) == 0:
         raise TaskError("the train split is empty")

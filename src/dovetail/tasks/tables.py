@@ -82,10 +82,10 @@ def read_table(
     if not inputs:
         raise TaskError(f"{path}: no column is left to predict {listed(wanted)} from")
     values, owners, names = _encoded(table, inputs)
-    told, known, classes = _targets(table, [by_name[name] for name in wanted], kind)
+    target_values, known, classes = _targets(table, [by_name[name] for name in wanted], kind)
     task = Task(
         np.nan_to_num(values),
-        told,
+        target_values,
         name=path.stem if name is None else name,
         kind=known,
         classes=classes,
@@ -124,16 +124,16 @@ def _target_names(
     """The columns to predict, and a note where they were guessed."""
     names = [column.name for column in table.columns]
     if target is not None:
-        asked = [target] if isinstance(target, str) else list(target)
-        if not asked or len(set(asked)) < len(asked):
+        wanted = [target] if isinstance(target, str) else list(target)
+        if not wanted or len(set(wanted)) < len(wanted):
             raise TaskError(f"target must name one or several different columns, got {target!r}")
-        return _known(table, asked), []
+        return _known(table, wanted), []
     usual = [name for name in names if name.lower() in USUAL_TARGETS]
     if len(usual) == 1:
         return usual, []
-    left = [column for column in table.columns if column.name not in gone]
-    texts = [column for column in left if column.texts is not None]
-    if not usual and len(left) > 1 and len(texts) == 1 and _is_category(texts[0]):
+    remaining = [column for column in table.columns if column.name not in gone]
+    texts = [column for column in remaining if column.texts is not None]
+    if not usual and len(remaining) > 1 and len(texts) == 1 and _is_category(texts[0]):
         guess = texts[0].name
         return [guess], [f"the target is {guess!r}, the only column of text, as none was named"]
     why = f"both {' and '.join(usual[:2])} could be it" if usual else "no column is called so"
@@ -149,12 +149,12 @@ def _is_category(column: Column) -> bool:
     return 2 <= len(set(texts)) <= min(_MOST_VALUES, len(texts) // 2)
 
 
-def _known(table: Table, asked: Sequence[str]) -> list[str]:
+def _known(table: Table, wanted: Sequence[str]) -> list[str]:
     names = {column.name: column for column in table.columns}
-    for name in asked:
+    for name in wanted:
         if name not in names:
             raise TaskError(f"{table.path}: no column {name!r}{nearest(str(name), names)}")
-    return list(asked)
+    return list(wanted)
 
 
 def refuse_strange(table: Table, column: Column) -> None:
@@ -246,9 +246,9 @@ def _targets(
     if known == "pairs" or (known == "classes" and not alone):
         raise TaskError(f"{table.path}: a table with these targets cannot be of kind {known!r}")
     if known == "classes":
-        told = first.numbers if first.texts is None else first.texts
-        assert told is not None
-        return told, known, None
+        single = first.numbers if first.texts is None else first.texts
+        assert single is not None
+        return single, known, None
     for column in columns:
         if column.numbers is None:
             raise TaskError(f"{table.path}: column {column.name!r} is text, {known} needs numbers")

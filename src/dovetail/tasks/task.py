@@ -115,19 +115,19 @@ class Task:
         names: tuple[str, ...] = ()
         count = len(values)
         if kind == "pairs":
-            told = torch.empty(count, 0)
+            answers = torch.empty(count, 0)
         elif kind == "regression":
-            told = number_targets(targets)
+            answers = number_targets(targets)
         elif kind == "classes":
-            told, names = class_targets(targets, classes)
+            answers, names = class_targets(targets, classes)
         else:
-            told, names = multilabel_targets(targets, classes)
-        if len(told) != count:
-            raise TaskError(f"{count} inputs but {len(told)} targets")
+            answers, names = multilabel_targets(targets, classes)
+        if len(answers) != count:
+            raise TaskError(f"{count} inputs but {len(answers)} targets")
         if kind == "classes":
-            counts = torch.bincount(told, minlength=len(names)).tolist()
+            counts = torch.bincount(answers, minlength=len(names)).tolist()
             refuse_lone_classes(dict(zip(names, counts, strict=True)))
-        strata = told if kind == "classes" else torch.zeros(count)
+        strata = answers if kind == "classes" else torch.zeros(count)
         if isinstance(split, Mapping):
             indices = given_split(split, count, strata, seed)
         else:
@@ -139,7 +139,7 @@ class Task:
             kind=kind,
             classes=names,
             inputs=values,
-            targets=told,
+            targets=answers,
             given_pairs=pairs,
             input_names=tuple(input_names),
             notes=tuple(notes),

@@ -98,9 +98,9 @@ def _module(
     preprocess: Preprocess | None,
 ) -> Part:
     recipe: Build | None = None
-    found = None
+    usual = None
     if (known := timm_models.described(module)) is not None:
-        made_by, made_with, found = known
+        made_by, made_with, usual = known
         builder, args = builder or made_by, made_with if args is None else args
     if builder is not None:
         recipe = Build(builder, to_plain(find_builder(builder).arguments(args or {})))
@@ -109,7 +109,7 @@ def _module(
     if example is None and recipe is not None:
         example = _example(recipe)
     part = Part(module, contract_of(module, example), recipe, Origin(how="adopt"))
-    return _preprocessed(part, preprocess, found, example)
+    return _preprocessed(part, preprocess, usual, example)
 
 
 def _example(recipe: Build) -> Tensor | None:
@@ -118,11 +118,11 @@ def _example(recipe: Build) -> Tensor | None:
 
 
 def _preprocessed(
-    part: Part, asked: Preprocess | None, usual: Preprocess | None, example: Tensor | None = None
+    part: Part, chosen: Preprocess | None, usual: Preprocess | None, example: Tensor | None = None
 ) -> Part:
     """The part with what was given, or found out, brought to the size of the images it takes."""
     shape = part.contract.takes[0].shape
-    how = asked or usual
+    how = chosen or usual
     if how is not None and shape is not None and len(shape) == 3:
         channels, height, width = (axis or 0 for axis in shape)
         makes = (how.channels or channels, *(how.size or (height, width)))
@@ -161,8 +161,8 @@ def _by_name(
     part.module.eval()
     if example is not None:
         part = part.changed(contract=contract_of(part.module, example))
-    told = {"file": Path(weights).name, "by name": match.by_name, "by order": match.by_order}
-    part = part.changed(origin=Origin(how="adopt", settings={"weights": told}))
+    source = {"file": Path(weights).name, "by name": match.by_name, "by order": match.by_order}
+    part = part.changed(origin=Origin(how="adopt", settings={"weights": source}))
     usual = LITE_PREPROCESS if name in PRETRAINED else None
     if (known := timm_models.described(part.module)) is not None:
         usual = known[2]
@@ -183,14 +183,14 @@ def _fitting(
     except FormatError as error:
         refused = error
     for word, count in _counts(args, state, drafted):
-        asked = args | {word: count}
-        wanted = described(draft(Build(name, to_plain(asked))).module.state_dict())
+        fitting = args | {word: count}
+        wanted = described(draft(Build(name, to_plain(fitting))).module.state_dict())
         try:
             match = matched(state, wanted, weights)
         except FormatError:
             continue
         if features:
-            return asked, match
+            return fitting, match
         has = f"a classifier of {count} classes" if count else "no classifier"
         raise SettingsError(
             f"{weights} has {has}, and {name!r} was asked for {args[word]}; build it with "
@@ -218,14 +218,14 @@ def _counts(
 
 def _without_head(part: Part) -> Part:
     """The front of a network, up to its output layer; what has none is left as it is."""
-    told = part.origin.settings
+    of_the_whole = part.origin.settings
     recipe = part.recipe
     if isinstance(recipe, Build) and recipe.args.get("num_classes") == 0:
         return part
     if (at := before_the_head(part)) is None:
         raise CutError(f"{part.described!r} has no output layer to leave away; cut it yourself")
     front, _ = cut(part, at)
-    settings = {**front.origin.settings, **told}
+    settings = {**front.origin.settings, **of_the_whole}
     return front.changed(origin=replace(front.origin, settings=settings))
 
 

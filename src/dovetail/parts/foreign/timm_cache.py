@@ -25,10 +25,10 @@ def cached_weights() -> dict[str, Path]:
         return {}
     home = os.environ.get("HF_HOME", "~/.cache/huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
-    found: dict[str, Path] = {}
+    files_of: dict[str, Path] = {}
     for repository in sorted(cache.glob(f"{_REPOSITORY}*")):
         architecture = repository.name.removeprefix(_REPOSITORY).partition(".")[0]
         files = sorted(repository.glob("snapshots/*/model.safetensors"))
         if files:
-            found.setdefault(PREFIX + architecture, files[-1])
-    return found
+            files_of.setdefault(PREFIX + architecture, files[-1])
+    return files_of

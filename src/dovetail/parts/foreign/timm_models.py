@@ -46,14 +46,14 @@ def builder_for(name: str) -> Builder:
             "global_pool": global_pool,
             "drop_path_rate": drop_path_rate,
         }
-        given = {name: value for name, value in optional.items() if value is not None}
+        options = {name: value for name, value in optional.items() if value is not None}
         module: nn.Module = timm.create_model(
             architecture,
             pretrained=False,
             num_classes=num_classes,
             in_chans=in_chans,
             drop_rate=drop_rate,
-            **given,
+            **options,
         )
         return module
 

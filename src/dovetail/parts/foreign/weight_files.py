@@ -82,7 +82,7 @@ def read_state(path: str | Path, wanted: Described) -> ForeignState:
                 "another network, or save its weights alone"
             )
         if path.suffix != ".safetensors":
-            return ForeignState(_checked(_unpickled(file, path, most), path), ordered=True)
+            return ForeignState(_only_tensors(_unpickled(file, path, most), path), ordered=True)
     with open_tensors(path, SPARE_TIMES * longest_header(wanted), links=True) as tensors:
         state = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
     return ForeignState(state, ordered=False)  # its writer sorts them
@@ -98,16 +98,21 @@ def _unpickled(file: BufferedReader, path: Path, most: int) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways
         raise FormatError(
-            f"{path}: not a file of weights, or it holds more than tensors, which is not read "
-            f"({_reason(error)})"
+            f"{path}: not a file of weights, or it holds more than tensors{_named(error)}, which "
+            "is not read; torch.save(network.state_dict(), ...) writes one"
         ) from None
 
 
-def _reason(error: Exception) -> str:
-    """What torch says, without its advice on how to trust the file."""
-    lines = str(error).splitlines()
-    said = next((line for line in lines if "GLOBAL" in line or "Unpickler error" in line), "")
-    return first_line(RuntimeError(said.strip() or first_line(error)))
+def _named(error: Exception) -> str:
+    """What there is beside tensors, if torch names it; the rest of what it says is no help here.
+
+    >>> _named(ValueError("Unsupported global: GLOBAL os.system was not an allowed global")).strip()
+    '(os.system)'
+    >>> _named(IndexError("pop from empty list"))
+    ''
+    """
+    name = str(error).partition("GLOBAL ")[2].partition(" was not ")[0]
+    return f" ({first_line(RuntimeError(name))})" if name else ""
 
 
 def _refuse_bombs(file: BufferedReader, path: Path, most: int) -> None:
@@ -122,7 +127,7 @@ def _refuse_bombs(file: BufferedReader, path: Path, most: int) -> None:
         raise FormatError(f"{path}: it unpacks to more than the network could need")
 
 
-def _checked(value: Any, path: Path) -> dict[str, Tensor]:
+def _only_tensors(value: Any, path: Path) -> dict[str, Tensor]:
     """The plain tensors by name in what a file held."""
     if isinstance(value, Mapping) and not _is_state(value):
         nested = [key for key in (*_NESTED, *_AVERAGED) if isinstance(value.get(key), Mapping)]
@@ -173,7 +178,7 @@ class Match:
     by_order: int
 
 
-def matched(given: ForeignState, wanted: Described, path: str | Path) -> Match:
+def matched(loaded: ForeignState, wanted: Described, path: str | Path) -> Match:
     """Each tensor that the network wants from what the file gave, or an error that lists all.
 
     >>> given = ForeignState({"fc.weight": torch.ones(2, 3), "fc.bias": torch.ones(2)}, True)
@@ -182,8 +187,8 @@ def matched(given: ForeignState, wanted: Described, path: str | Path) -> Match:
     >>> match.by_name, match.by_order, list(match.state)
     (0, 2, ['head.weight', 'head.bias'])
     """
-    given = given.without_wrappers(wanted)
-    tensors = dict(given.tensors)
+    loaded = loaded.without_wrappers(wanted)
+    tensors = dict(loaded.tensors)
     counters = [name for name in wanted if _role(name) == _COUNTER]
     if any(_role(name) == _COUNTER for name in tensors):
         counters = []
@@ -194,9 +199,9 @@ def matched(given: ForeignState, wanted: Described, path: str | Path) -> Match:
     unexpected = [name for name in tensors if name not in wanted]
     source = {name: name for name in wanted if name in tensors}
     if missing or unexpected:
-        source |= _in_order(missing, unexpected, tensors, wanted, given.ordered, path)
+        source |= _in_order(missing, unexpected, tensors, wanted, loaded.ordered, path)
     wrong = [
-        f"{shown(name)} is {_told(tensors[source[name]])}, expected {dtype} {list(shape)}"
+        f"{shown(name)} is {_kind(tensors[source[name]])}, expected {dtype} {list(shape)}"
         for name, (dtype, shape) in wanted.items()
         if not _may_become(tensors[source[name]], dtype, shape)
     ]
@@ -253,7 +258,7 @@ def _refuse_not_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
         raise FormatError(f"{path}: NaN or infinite numbers in {_names(broken)}")
 
 
-def _told(tensor: Tensor) -> str:
+def _kind(tensor: Tensor) -> str:
     return f"{dtype_name(tensor.dtype)} {list(tensor.shape)}"
 
 

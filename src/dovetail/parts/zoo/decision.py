@@ -74,9 +74,9 @@ def decision_block(
                 )
             )
             sides, width = tuple((side - 1) // stride + 1 for side in sides), channels
-        left = tuple(min(side, SIDE) for side in sides)
-        layers["pool"] = nn.AdaptiveAvgPool2d(left)
+        averaged = tuple(min(side, SIDE) for side in sides)
+        layers["pool"] = nn.AdaptiveAvgPool2d(averaged)
         layers["flatten"] = nn.Flatten()
-        width *= left[0] * left[1]
+        width *= averaged[0] * averaged[1]
     layers["head"] = nn.Linear(width, classes)
     return nn.Sequential(layers)

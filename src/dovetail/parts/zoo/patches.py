@@ -82,5 +82,5 @@ def patch_mlp(
     maps = (2 * filters, (height - patch + 1) // pool, (width - patch + 1) // pool)
     front = Patches(channels, filters=filters, size=patch, pool=pool, contrast=contrast)
     behind = mlp(shape=maps, classes=classes, hidden=hidden, activation=activation, dtype=dtype)
-    whole = nn.Sequential(OrderedDict(patches=front, **dict(behind.named_children())))
-    return whole.double() if dtype == "float64" else whole
+    network = nn.Sequential(OrderedDict(patches=front, **dict(behind.named_children())))
+    return network.double() if dtype == "float64" else network

@@ -47,8 +47,8 @@ class Trees(nn.Module):
         columns = x.double().T  # [d, n]
         at = torch.zeros(len(self.feature), len(x), dtype=torch.int64, device=x.device)  # [t, n]
         for _ in range(self.depth):
-            asked = columns.gather(0, self.feature.gather(1, at))
-            goes_left = asked <= self.threshold.gather(1, at)
+            feature_values = columns.gather(0, self.feature.gather(1, at))
+            goes_left = feature_values <= self.threshold.gather(1, at)
             at = torch.where(goes_left, self.left.gather(1, at), self.right.gather(1, at))
         values = self.value.gather(1, at).reshape(-1, self.outputs, len(x))
         sums = (values.sum(0) + self.base[:, None]).T
