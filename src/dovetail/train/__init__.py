@@ -15,6 +15,7 @@ from dovetail.train.layerwise import layerwise
 from dovetail.train.memory_plan import plan
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
+from dovetail.train.partitioned import partitioned
 from dovetail.train.self_supervised import self_supervised
 from dovetail.train.stitch import stitch
 
@@ -29,6 +30,7 @@ __all__ = [
     "end_to_end",
     "layerwise",
     "modular",
+    "partitioned",
     "plan",
     "self_supervised",
     "stitch",

@@ -11,7 +11,7 @@ from dovetail.core.errors import TaskError
 from dovetail.core.seeds import derived_seed
 from dovetail.dist.averaging import AS_USUAL, Averaging
 from dovetail.dist.group import my_share, rank_and_size
-from dovetail.dist.packed_mean import Packing
+from dovetail.dist.wire import Packing
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.part import Part, as_part
 from dovetail.settings.train import EndToEnd
@@ -21,7 +21,6 @@ from dovetail.train.budget import Budget, segments_within
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course, Step, try_once
 from dovetail.train.link_costs import Network, link_seconds
-from dovetail.train.loop import Together
 from dovetail.train.memory import Work
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.supervision import (
@@ -33,6 +32,7 @@ from dovetail.train.supervision import (
     target_scale,
     validation,
 )
+from dovetail.train.together import Together
 
 
 def end_to_end(
