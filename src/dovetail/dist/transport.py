@@ -216,7 +216,7 @@ class Sender:
         if rest := words[_HEAD - 4 :]:
             pieces.append(torch.frombuffer(bytearray(rest), dtype=torch.uint8))
         for each in data:
-            pieces += each.split(PIECE)
+            pieces += torch.split(each, PIECE)
         works = []
         for piece in pieces:
             try:
@@ -318,7 +318,7 @@ class Receiver:
             if size > _TENSORS:
                 raise RuntimeError("a message that is none")
             whole = torch.empty(size, dtype=torch.uint8)
-            for piece in whole.split(PIECE):
+            for piece in torch.split(whole, PIECE):
                 self._into(piece)
             data.append(whole)
         return read(head, data)

@@ -15,7 +15,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -62,9 +62,7 @@ class Costs:
         return list(loads(self.layers, self.heads, cuts))
 
 
-def balanced(
-    layers: Sequence[float], heads: Sequence[float], partitions: int
-) -> tuple[int, ...]:
+def balanced(layers: Sequence[float], heads: Sequence[float], partitions: int) -> tuple[int, ...]:
     """The cuts with the least slowest partition, each the number of layers below it.
 
     Of cuts that are as good, those further down.
@@ -99,7 +97,7 @@ def loads(
     """
     edges = [0, *cuts, len(layers)]
     return tuple(
-        sum(layers[a:b]) + heads[b - 1] for a, b in zip(edges[:-1], edges[1:], strict=True)
+        sum(layers[a:b]) + heads[b - 1] for a, b in pairwise(edges)
     )
 
 

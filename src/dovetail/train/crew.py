@@ -201,9 +201,7 @@ class Crew:
 class _To:
     """The link to the partition above."""
 
-    def __init__(
-        self, transport: Transport, peer: int, queue: int, packing: str | Packing
-    ) -> None:
+    def __init__(self, transport: Transport, peer: int, queue: int, packing: str | Packing) -> None:
         self.put = Sender(transport, peer, _UP, queue, packing).put
 
     def get(self) -> Message:

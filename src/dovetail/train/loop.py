@@ -343,8 +343,10 @@ class Run:
             return {}
         files = [self.file] if self.alone else [self.file, before(self.file)]
         found = [each for file in files if (each := load_checkpoint(file, self.identity))]
-        return {epoch if isinstance(epoch := each.facts.get("epoch"), int) else -1: each
-                for each in found}
+        return {
+            epoch if isinstance(epoch := each.facts.get("epoch"), int) else -1: each
+            for each in found
+        }
 
     def go_back(self, saved: Checkpoint | None) -> bool:
         """Go back to it; whether it lies inside an epoch."""

@@ -10,15 +10,13 @@ each or all in one, with the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from dovetail.core.errors import CutError, SettingsError, TaskError, argument
-from dovetail.core.plain import from_plain, to_plain
+from dovetail.core.plain import to_plain
 from dovetail.dist.transport import Message
 from dovetail.dist.wire import HALVES, PACKED, Packing, check_packing, plainly
 from dovetail.measure.forward import prepare
@@ -40,7 +38,7 @@ from dovetail.train.layers import turns_of
 from dovetail.train.layerwise import Factors, Work, turn
 from dovetail.train.options import LoopOptions, Moment, Options, named
 from dovetail.train.partition_record import PartitionedTraining, PartitionHistory
-from dovetail.train.pipeline import Filtering, Inside, Neighbours, Partition, in_line
+from dovetail.train.pipeline import Inside, Neighbours, Partition, in_line
 from dovetail.train.stage_sizes import words_of
 from dovetail.train.stages import Stage
 from dovetail.train.supervision import (
@@ -131,11 +129,14 @@ def partitioned(
     whole = course.twin(start, task, preprocess)
     whole.module.eval()
     try_once(whole, task)
-    own, sizes = loss_for(loss, task), {
-        "convs": decision_convs,
-        "channels": decision_channels,
-        "pool": decision_pool,
-    }
+    own, sizes = (
+        loss_for(loss, task),
+        {
+            "convs": decision_convs,
+            "channels": decision_channels,
+            "pool": decision_pool,
+        },
+    )
     course.identity["own_loss"] = None if loss is None else named(loss)
     sent = {} if packing == PACKED else packing
     course.settings |= {
@@ -318,7 +319,9 @@ def _in_turn(
         rows = each.history.rows
         seen = len(rows) * task.size("train")
         made.append(
-            _history(each, rows, each.history.seconds + each.history.feeding, seen, each.history.kept)
+            _history(
+                each, rows, each.history.seconds + each.history.feeding, seen, each.history.kept
+            )
         )
     return made
 
@@ -347,7 +350,12 @@ def _partition(
 
 
 def _turns(
-    course: Course, stages: Stages, each: Work, partition: Partition, whole: Part, company: Any,
+    course: Course,
+    stages: Stages,
+    each: Work,
+    partition: Partition,
+    whole: Part,
+    company: Any,
     seed: int,
 ) -> Any:
     """The loop of a partition; callbacks hear which one it is, and see the whole network."""
@@ -437,9 +445,7 @@ def _in_parallel(
     each.network.zero_grad(set_to_none=True)
     waited = crew.transport.waited
     working = time.perf_counter() - began - waited
-    mine = _history(
-        each, tuple(turns.run.rows), working, partition.seen, sent=crew.transport.sent
-    )
+    mine = _history(each, tuple(turns.run.rows), working, partition.seen, sent=crew.transport.sent)
     mine = PartitionHistory(**{**vars(mine), "waiting": waited})
     return _all_of(crew, work, whole, mine)
 
@@ -452,13 +458,16 @@ def _all_of(
     messages = crew.gathered(own, to_plain(mine))
     for each, message in zip(work, messages, strict=False):
         each.stage.layers.load_state_dict(dict(message.tensors))
-    state = {name: tensor for name, tensor in whole.module.state_dict().items()}
+    state = dict(whole.module.state_dict())
     histories = [message.facts for message in messages]
     found = crew.council.share(Message("whole", state, histories))
     if crew.rank > 0:
         whole.module.load_state_dict(dict(found.tensors))
     crew.council.told(None)  # nobody goes before all have it
-    return [from_plain(PartitionHistory, each, "partition") for each in found.facts]
+    return [
+        PartitionHistory(**{**each, "layers": (), "rows": tuple(each["rows"])})
+        for each in found.facts
+    ]
 
 
 def _history(

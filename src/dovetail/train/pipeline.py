@@ -5,7 +5,7 @@ its step :math:`t`, and then takes the step under its decision block:
 
 .. math::
     z_{k,t} = \psi_k(z_{k-1,t};\, w_{k,t}), \qquad
-    w_{k,t+1} = w_{k,t} - \eta_k \nabla_{w} \ell\bigl(d_k(\psi_k(z_{k-1,t};\, w_{k,t})),\, y_t\bigr).
+    w_{k,t+1} = w_{k,t} - \eta_k \nabla_w \ell\bigl(d_k(\psi_k(z_{k-1,t};\, w_{k,t})), y_t\bigr).
 
 Nothing goes back.  So it does not matter how far a partition is ahead of the next: in processes of
 their own and in one, where the last partition pulls and each pulls the one below it, the weights
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -226,7 +227,9 @@ class Partition:
             return
         z, places = (torch.cat(each) for each in zip(*self._ready, strict=True))
         self._ready.clear()
-        for some, their in zip(z.split(self._size), places.split(self._size), strict=True):
+        for some, their in zip(
+            torch.split(z, self._size), torch.split(places, self._size), strict=True
+        ):
             if len(some) == self._size or (finish and len(some) > 1):
                 self._put(some.contiguous(), their)
             elif not finish:
@@ -244,7 +247,7 @@ class Partition:
         rows = self.task.indices("validation")
         outputs = []
         with evaluating(self.network):
-            for some in rows.split(VALIDATED):
+            for some in torch.split(rows, VALIDATED):
                 if self.below is None:
                     x = prepare(self.task.inputs.index_select(0, some), self.contract)
                 else:
@@ -358,7 +361,7 @@ def in_line(
         seconds[number] += time.perf_counter() - began
 
     for number, link in enumerate(links):
-        link.pull = lambda number=number: advance(number)
+        link.pull = partial(advance, number)
     with torch.random.fork_rng(devices=devices):
         for run in runs:
             run.go_back(None if chosen is None else run.kept()[chosen])

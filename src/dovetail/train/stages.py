@@ -148,8 +148,7 @@ class StageNetwork(nn.Module):
         self.hand_over: Callable[[Tensor], None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The decision on features ``[n, ...]``; ``hand_over`` is told first what the layers gave.
-        """
+        """The decision on ``[n, ...]``; ``hand_over`` is told first what the layers gave."""
         made = self.features(x)
         if self.hand_over is not None:
             self.hand_over(made.detach())
