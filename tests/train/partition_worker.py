@@ -53,7 +53,13 @@ TWO = {
     "packed": (conv, {"at": "3", "packing": {"bits": 6}}),
     "adam": (dense, {"at": "hidden2", "optimiser": "adam", "lr": 0.01, "clip": 1.0}),
 }
-THREE = {"three": (conv, {"at": ("3", "8"), "queue": 1})}
+BY_LOSS = {"at": ("3", "8"), "filter": "loss:0.3,after:1"}
+BY_FEATURES = {"at": ("3", "8"), "filter": "features:2,after:1,pool:40", "packing": "float16"}
+THREE = {
+    "three": (conv, {"at": ("3", "8"), "queue": 1}),
+    "by loss": (conv, BY_LOSS),
+    "by features": (conv, BY_FEATURES),
+}
 CASES = TWO | THREE
 
 
@@ -67,7 +73,7 @@ def trained(name, **more):
 
 
 def facts(fit):
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in fit.record.rows]
+    rows = [{k: v for k, v in row.items() if "seconds" not in k} for row in fit.record.rows]
     seen = [each.examples for each in fit.record.partitions]
     return {"digest": fit.part.digest, "rows": rows, "seen": seen}
 

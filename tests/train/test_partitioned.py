@@ -98,9 +98,7 @@ def test_each_step_is_on_what_the_weights_before_gave():
         )
     ]
     rows = data.indices("train")
-    batches = Batches(
-        prepare(data.inputs[rows], front.contract), data.targets[rows], 16, seed=0
-    )
+    batches = Batches(prepare(data.inputs[rows], front.contract), data.targets[rows], 16, seed=0)
     lower.train(), upper.train(), block.train()
     for epoch in range(2):
         for x, y in batches.epoch(epoch):
@@ -128,6 +126,25 @@ def test_no_gradient_crosses_a_cut():
     (low, high), (same, other) = ends
     assert low == same
     assert high != other
+
+
+@pytest.mark.parametrize("name", ["by loss", "by features"])
+def test_a_filter_hands_on_fewer_rows(name):
+    found, n = trained(name), task().size("train")
+    first, second, third = found["seen"]
+    assert first == EPOCHS * n
+    assert n < second < first
+    assert n <= third <= second
+    if name == "by loss":  # of batches of 16, four go
+        rows = [row for row in found["rows"] if row["partition"] == 2]
+        assert rows[0]["samples"] == n
+        assert rows[1]["samples"] == pytest.approx(0.75 * n, abs=4)
+
+
+def test_a_filter_by_inputs_chooses_before():
+    fit = dt.train.partitioned(conv(), task(), at="3", epochs=2, filter="inputs:3,cap:0.5")
+    assert fit.record.partitions[0].examples == 2 * fit.record.settings["filter_kept"]
+    assert fit.record.settings["filter_kept"] < task().size("train")
 
 
 @pytest.mark.parametrize("order", ["up", "round-robin"])
@@ -261,6 +278,7 @@ def test_the_cuts_are_the_best_there_are(layers, partitions):
         ({"packing": {"bit": 3}}, SettingsError, "did you mean bits"),
         ({"packing": "float16", "order": "up"}, SettingsError, "packing"),
         ({"queue": 0}, SettingsError, "queue"),
+        ({"filter": "loss"}, SettingsError, "filter"),
     ],
 )
 def test_what_contradicts_itself_is_refused(said, error, told):

@@ -100,6 +100,38 @@ def k_filter(features: Any, labels: Any, k: int = 10, *, by: Engine = "auto") ->
     return ~redundant[groups.of]
 
 
+def own_nearer(features: Any, labels: Any, who: Tensor) -> tuple[Tensor, Tensor]:
+    r"""How deep in their class some rows lie: ``count`` and squared ``distance``, ``[b]`` each.
+
+    ``count`` is how many others of a row's class are nearer than the nearest of another class,
+    which is ``distance`` away (infinite where there is no other class): the largest :math:`k` for
+    which :func:`k_filter` drops the row.
+
+    >>> own_nearer([[0.0], [1.0], [2.0], [4.0]], [0, 0, 0, 1], torch.tensor([0, 2]))[0]
+    tensor([2, 1])
+    """
+    rows, codes, _ = rows_and_codes(features, labels, least=1)
+    search = Search(rows)
+    counts, distances = [], []
+    for some in torch.split(who, max(1, _BLOCK // len(rows))):
+        rough = search.rough(some)  # to oneself infinite
+        own = codes[some][:, None] == codes
+        others = rough.masked_fill(own, torch.inf)
+        border = others.amin(1, keepdim=True)
+        # Where rounding could turn the answer, distances are computed again from differences.
+        close = (others <= border + 2 * search.noise) & others.isfinite()
+        row, other = close.nonzero(as_tuple=True)
+        exact = torch.full_like(border[:, 0], torch.inf)
+        exact.scatter_reduce_(0, row, search.between(some[row], other), "amin")
+        inside = own & (rough < border - 2 * search.noise)
+        doubt = own & ~inside & (rough <= border + 2 * search.noise) & rough.isfinite()
+        row, other = doubt.nonzero(as_tuple=True)
+        inside[row, other] = search.between(some[row], other) < exact[row]
+        counts.append(inside.sum(1))
+        distances.append(exact)
+    return torch.cat(counts), torch.cat(distances)
+
+
 class Search:
     """Squared distances between rows: rough ones by a product, exact ones by differences.
 

@@ -52,6 +52,12 @@ class Steps(Loop):
     """Of every way that goes in steps over a task."""
 
     augment: str | None = setting(None, "such as flip,shift:2,cutout:4,rotate:10")
+    filter: str | None = setting(
+        None,
+        "which rows to learn from: inputs:10 (k-filtering before training), features:10 (in each "
+        "epoch), loss:0.25 (without the lowest losses); then cap:0.6, after:30, pool:6148",
+        metavar="WORDS",
+    )
 
 
 class EndToEnd(Steps):

@@ -96,9 +96,7 @@ def loads(
     (3.5, 2.0)
     """
     edges = [0, *cuts, len(layers)]
-    return tuple(
-        sum(layers[a:b]) + heads[b - 1] for a, b in pairwise(edges)
-    )
+    return tuple(sum(layers[a:b]) + heads[b - 1] for a, b in pairwise(edges))
 
 
 def enough_layers(whole: Part, partitions: int) -> tuple[str, ...]:

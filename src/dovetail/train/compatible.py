@@ -35,6 +35,7 @@ from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import only_classes
 from dovetail.tasks.task import Task
 from dovetail.train.compatible_record import CompatibleFit, CompatibleTraining, Stage
+from dovetail.train.filtering import Filter
 from dovetail.train.frame import Course, as_parts, try_once
 from dovetail.train.group import Auxiliary, Group
 from dovetail.train.group_parts import (
@@ -76,6 +77,7 @@ def compatible(
     project_conflicts: bool = Compatible.project_conflicts,
     unit_weight: float = 0.0,
     augment: str | Augment | None = None,
+    filter: str | Filter | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
@@ -102,6 +104,7 @@ def compatible(
         project_conflicts: Take what is opposed out of the gradients before they are added.
         unit_weight: Weight of a loss that draws the features to unit length.
         augment: Such as ``"flip,shift:2"``.
+        filter: Which rows to learn from, ``"inputs:10"``; each network's before training.
         preprocess: Default: each part's own, else standardisation by its training split.
         seed: Auxiliary weights, adapters, order of batches, augmentation, views.
         options: See :class:`Options`.
@@ -122,7 +125,7 @@ def compatible(
     []
     """
     starts, taught = as_parts(models), [tasks] if isinstance(tasks, Task) else list(tasks)
-    course = Course("compatible", taught, options, augment=augment, seed=seed)
+    course = Course("compatible", taught, options, augment=augment, filter=filter, seed=seed)
     Compatible.check({"scheme": scheme})
     by = _ordered(by, starts, taught)
     asked, shares = pretext_named(pretext), _shares(weights, unit_weight)
@@ -134,6 +137,12 @@ def compatible(
         try_once(whole, task)
         if "rp" in by:
             refuse_other_images(asked, whole)
+    if course.filter is not None and course.filter.by != "inputs":
+        raise SettingsError(
+            f"networks that take turns have epochs of one length; say "
+            f"{argument('filter', 'inputs:10')}, which chooses rows before training"
+        )
+    taught = [course.filtered(task) for task in taught]
     networks = cut_networks(wholes, taught, names, at, channels, seed)
     for network in networks:
         network.front.module.to(course.device), network.head.module.to(course.device)

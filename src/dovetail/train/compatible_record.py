@@ -116,6 +116,15 @@ class CompatibleTraining(Record, kind="compatible-training"):
         return f"{networks}, in {self.seconds:.1f} s.{shared}"
 
     @property
+    def _sifted(self) -> str:
+        if "filter_kept" not in self.settings:
+            return ""
+        rows = [row for stage in self.stages for row in stage.rows]
+        took = sum(row.get("filter seconds", 0.0) for row in rows)
+        kept, of = self.settings["filter_kept"], self.settings["filter_of"]
+        return f"The filter left {kept} of {of} examples; choosing them took {took:.1f} s."
+
+    @property
     def _began_alike(self) -> bool:
         return bool(self.settings.get("identical_starts")) and "iiw" not in self.by
 
@@ -128,6 +137,7 @@ class CompatibleTraining(Record, kind="compatible-training"):
 
     shows = (
         text("{summary}"),
+        text("{_sifted}"),
         table(
             _reached,
             Column("network", 0),

@@ -144,15 +144,15 @@ class Crew:
     def closed(self, loss: float) -> dict[str, float]:
         """Tell the partition above; replicas go on from the mean loss and the first's buffers."""
         assert self.partition is not None
-        self.partition.closed()
+        told = self.partition.closed()
         if self._alike is None:
-            return {"loss": loss}
+            return {"loss": loss, **told}
         device = self.partition.device if dist.get_backend(self._alike) == "nccl" else "cpu"
         mean = torch.tensor(loss, dtype=torch.float64, device=device)
         dist.all_reduce(mean, group=self._alike)
         for buffer in self.partition.network.buffers():
             dist.broadcast(buffer, self._first, group=self._alike)
-        return {"loss": float(mean) / self.place.replicas}
+        return {"loss": float(mean) / self.place.replicas, **told}
 
     def agreed(self, measures: dict[str, float]) -> dict[str, float]:
         """The first replica's: where a last bit differs, a schedule might go another way."""

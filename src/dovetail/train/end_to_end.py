@@ -7,22 +7,25 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from dovetail.core.amounts import read_budget
-from dovetail.core.errors import TaskError
+from dovetail.core.errors import CutError, SettingsError, TaskError, argument
 from dovetail.core.seeds import derived_seed
 from dovetail.dist.averaging import AS_USUAL, Averaging
 from dovetail.dist.group import my_share, rank_and_size
 from dovetail.dist.wire import Packing
 from dovetail.parts.contract import Preprocess
+from dovetail.parts.cutting import cut, output_point
 from dovetail.parts.part import Part, as_part
 from dovetail.settings.train import EndToEnd
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.budget import Budget, segments_within
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course, Step, try_once
 from dovetail.train.link_costs import Network, link_seconds
 from dovetail.train.memory import Work
 from dovetail.train.options import LoopOptions, named
+from dovetail.train.sifting import Sight
 from dovetail.train.supervision import (
     NATURAL,
     Loss,
@@ -41,6 +44,7 @@ def end_to_end(
     *,
     loss: str | Loss | None = None,
     augment: str | Augment | None = None,
+    filter: str | Filter | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
     memory_budget: Budget | None = EndToEnd.memory_budget,
@@ -59,6 +63,8 @@ def end_to_end(
             classes: ``"cross-entropy"``, ``"mse"``, ``"hinge"``, ``"sparse-cross-entropy"``,
             ``"negative-correlation"``, ``"squared-error"``.
         augment: Such as ``"flip,shift:2"``.
+        filter: Which rows to learn from, such as ``"features:10"``; see
+            :class:`~dovetail.train.filtering.Filter`.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, augmentation, dropout.
         memory_budget: The most that a step may hold (see :mod:`dovetail.train.memory`): a float up
@@ -82,12 +88,13 @@ def end_to_end(
     >>> fit.record.final["validation accuracy"] > 0.9
     True
     """
-    course = Course("end-to-end", task, options, augment=augment, seed=seed)
+    course = Course("end-to-end", task, options, augment=augment, filter=filter, seed=seed)
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; end to end needs targets")
     start = as_part(model)
     part = course.twin(start, task, preprocess)
     try_once(part, task)
+    task = course.filtered(task)
     own_loss, words = None if loss is None else named(loss), loss_words(loss, task)
     own = loss_for(loss, task)
 
@@ -101,10 +108,11 @@ def end_to_end(
         "loss": words,
         "start_digest": start.digest,
     }
-    together, mine, rows_of_mine = None, seed, None
+    together, mine, rows_of_mine = None, seed, task.indices("train")
     if average_every is not None:
+        _refuse_uneven(course)
         together = Together(Averaging(part.module, average_every, packing, error_feedback))
-        mine, rows_of_mine = _own_seed(seed), _own_rows(task.indices("train"))
+        mine, rows_of_mine = _own_seed(seed), _own_rows(rows_of_mine)
         course.settings |= {
             "processes": together.size,
             "average_every": average_every,
@@ -115,8 +123,15 @@ def end_to_end(
         part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
     )
 
+    def descended(outputs: Tensor, targets: Tensor) -> Tensor:
+        return own(outputs, scale.standard(targets))
+
     def step_with(network: Network) -> Step:
-        return course.descent(network, lambda y, targets: own(y, scale.standard(targets)))
+        return course.descent(network, descended)
+
+    front = _front(part) if course.filter is not None else None
+    sight = Sight(part.module, descended, front, flat=front is None)
+    sifted = course.sifted(batches, task.targets.index_select(0, rows_of_mine), sight)
 
     segments = None
     if memory_budget is not None:
@@ -127,7 +142,7 @@ def end_to_end(
         segments = segments_within(work, step_with, memory_budget, seconds)
     rows = course.run(
         part.module,
-        batches,
+        sifted,
         step_with(part.module if segments is None else segments.network(part.module)),
         validate=validation(part, task, own, scale),
         seed=mine,
@@ -137,6 +152,24 @@ def end_to_end(
     course.settings |= {} if segments is None else segments.facts
     record = Training(part=part.described, task=task.name, rows=rows, settings=course.settings)
     return Fit((course.finished(part, [start], record.final),), record)
+
+
+def _front(part: Part) -> nn.Module | None:
+    """What comes before the output layer; nothing where that is the whole network."""
+    try:
+        return cut(part, at=output_point(part.module))[0].module
+    except CutError:
+        return None
+
+
+def _refuse_uneven(course: Course) -> None:
+    """Refuse epochs that would not be equally long in all processes."""
+    several = rank_and_size()[1] > 1
+    if several and course.filter is not None and course.filter.by != "inputs":
+        raise SettingsError(
+            f"processes that average take equally many steps, and {argument('filter', ...)} "
+            f"chooses rows while they train; {argument('filter', 'inputs:10')} chooses them before"
+        )
 
 
 def _own_rows(rows: Tensor) -> Tensor:

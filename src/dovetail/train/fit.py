@@ -49,6 +49,23 @@ def named_measures(row: Row, names: Iterable[str]) -> str:
     return ", ".join(f"{name} {row[name]:.4g}" for name in names if name in row)
 
 
+def sifted_words(rows: Sequence[Row], of: int | None) -> str:
+    """What a filter left of the samples, and what it took, in words; nothing without one.
+
+    >>> rows = [{"epoch": 1, "samples": 40}, {"epoch": 2, "samples": 20, "filter seconds": 0.5}]
+    >>> sifted_words(rows, 40)
+    'The filter left 60 of 80 samples (75%); choosing them took 0.5 s.'
+    """
+    seen = [row["samples"] for row in rows if "samples" in row]
+    if not seen or of is None:
+        return ""
+    all_, took = of * len(seen), sum(row.get("filter seconds", 0.0) for row in rows)
+    return (
+        f"The filter left {sum(seen):.0f} of {all_} samples ({sum(seen) / all_:.0%}); choosing "
+        f"them took {took:.1f} s."
+    )
+
+
 class History:
     """One loop of a training: a row of measures an epoch; the ``kept`` one counts from 1."""
 
@@ -64,6 +81,12 @@ class History:
     def seconds(self) -> float:
         """The time spent in training steps."""
         return sum(row.get("seconds", 0.0) for row in self.rows)
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples all epochs saw together, where there was a filter."""
+        seen = [int(row["samples"]) for row in self.rows if "samples" in row]
+        return sum(seen) if seen else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +117,20 @@ class Training(
         return named_measures(self.final, ("loss", WATCHED, *_MEASURES))
 
     def _measures(self) -> Row:
-        return {name: v for name, v in self.final.items() if name not in ("epoch", "seconds")}
+        left_out = ("epoch", "seconds", "samples", "filter seconds")
+        return {name: v for name, v in self.final.items() if name not in left_out}
+
+    @property
+    def _sifted(self) -> str:
+        return sifted_words(self.rows, self.settings.get("filter_of"))
 
     shows: ClassVar[tuple[Shown, ...]] = (
         text("{rows!n} epochs in {seconds:.1f} s; the weights of epoch {kept} were kept."),
+        text("{_sifted}"),
         measures(_measures),
         curves("Loss", ("loss", WATCHED), log_y=True),
         curves("On the validation split", _MEASURES),
+        curves("Samples that the filter left", ("samples",)),
         curves("Sent to the other processes", ("bits a weight",)),
     )
 
@@ -123,6 +153,11 @@ class ModuleHistory(History):
         """Whether different examples are on average as near as examples that are alike."""
         same, different = (self.final.get(f"validation k {n}") for n in ("same", "different"))
         return same is not None and different is not None and same - different < 0.02
+
+
+_SAMPLES = Column(
+    "samples", when=lambda training: any(module.samples for module in training.modules)
+)
 
 
 def _reached_by_some(measure: str) -> Column:
@@ -175,17 +210,23 @@ class ModularTraining(
         return sum(module.seconds for module in self.modules)
 
     @property
+    def _sifted(self) -> str:
+        return sifted_words(self.rows, self.settings.get("filter_of"))
+
+    @property
     def _reached(self) -> str:
         return named_measures(self.final, ("validation proxy", "validation accuracy"))
 
     shows = (
         text("{modules!n} modules, one after the other, in {seconds:.1f} s."),
+        text("{_sifted}"),
         table(
             "modules",
             Column("module", "name"),
             Column("objective"),
             Column("epochs", lambda module: len(module.rows)),
             Column("seconds", spec=".1f"),
+            _SAMPLES,
             _reached_by_some("proxy"),
             _reached_by_some("validation proxy"),
             _reached_by_some("validation k same"),

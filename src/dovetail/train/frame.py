@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,12 @@ from dovetail.parts.modules import structure_of
 from dovetail.parts.part import Part, as_part, ports_of
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
 from dovetail.train.loop import EpochSource, Turns
 from dovetail.train.options import LoopOptions, Moment, Options, choose_device
-from dovetail.train.supervision import Loss, below
+from dovetail.train.sifting import Sifted, Sight, kept_inputs
+from dovetail.train.supervision import Batches, Loss, Prepared, below
 from dovetail.train.together import Company
 
 HEAD = "head"
@@ -47,6 +50,7 @@ class Course:
         tasks: What is learnt from.
         options: The loop's, as the caller gave them.
         augment: Such as ``"flip,shift:2"``.
+        filter: Such as ``"features:10"``, see :class:`~dovetail.train.filtering.Filter`.
         seed: For everything drawn.
 
     Attributes:
@@ -66,6 +70,7 @@ class Course:
         options: LoopOptions,
         *,
         augment: str | Augment | None = None,
+        filter: str | Filter | None = None,
         seed: int = 0,
     ) -> None:
         self.options, self.seed = Options(**options), seed
@@ -88,6 +93,66 @@ class Course:
             "device": str(self.device),
             **self.options.described(),
         }
+        self.filter, self._spent = Filter.of(filter), 0.0
+        self._payer: str | None = None
+        if self.filter is not None:
+            self.filter = self.filter.within(self.options.epochs)
+            for task in self.tasks:
+                if self.filter.compares and task.kind != "classes":
+                    raise TaskError(
+                        f"{task.name!r} is of kind {task.kind!r}, and k-filtering is about "
+                        f"classes; {argument('filter', 'loss:0.25')} needs none"
+                    )
+                if task.kind == "pairs":
+                    raise TaskError(
+                        f"{task.name!r} has pair labels only, and a filter needs targets"
+                    )
+            self.settings["filter"] = str(self.filter)
+            self.settings["filter_of"] = sum(task.size("train") for task in self.tasks)
+
+    def filtered(self, task: Task) -> Task:
+        """The task with the rows of its training split that a filter before training keeps."""
+        if self.filter is None or self.filter.by != "inputs":
+            return task
+        began = time.perf_counter()
+        left = kept_inputs(self.filter, task, self.seed, self.options.batch_size)
+        self._spent += time.perf_counter() - began
+        kept = self.settings.get("filter_kept", 0) + left.size("train")
+        self.settings["filter_kept"] = kept
+        return left
+
+    def sifted(
+        self,
+        batches: Batches | Prepared,
+        targets: Tensor,
+        sight: Sight,
+        *,
+        source: EpochSource | None = None,
+        size: int | None = None,
+    ) -> EpochSource:
+        """Batches of the rows that a filter keeps in each epoch; without one, as they are.
+
+        Args:
+            batches: Of all rows.
+            targets: Of these rows.
+            sight: How a filter looks at them.
+            source: The batches with what else is done with them.
+            size: Examples a batch, if not the course's.
+        """
+        if self.filter is None or self.filter.by == "inputs":
+            return source or batches
+        size = size or self.options.batch_size
+        return Sifted(batches, self.filter, targets, size, sight, device=self.device, source=source)
+
+    def _told(self, rows: Rows, stage: str, samples: int | None) -> Rows:
+        """Rows that say what a filter before training left, and took before the first epoch."""
+        if "filter_kept" not in self.settings or not rows:
+            return rows
+        self._payer = stage if self._payer is None else self._payer
+        told = {"samples": samples or self.settings["filter_kept"], "filter seconds": 0.0}
+        first, *more = ({**row, **told} for row in rows)
+        spent = self._spent if stage == self._payer else 0.0
+        return ({**first, "filter seconds": spent}, *more)
 
     def twin(self, start: Part, task: Task, preprocess: Preprocess | None = None) -> Part:
         """A copy of a network on the device, with the contract that training on ``task`` gives it.
@@ -146,6 +211,7 @@ class Course:
         together: Company | None = None,
         until: int | None = None,
         keep: bool = False,
+        samples: int | None = None,
     ) -> Rows:
         """Train ``module`` in place, leave it in evaluation mode, and return a row an epoch.
 
@@ -161,6 +227,7 @@ class Course:
             together: For a network that is averaged with those of other processes.
             until: Only until so many epochs are done; the same stage may go on later.
             keep: Save the end too, if there is a checkpoint.
+            samples: What a filter before training left for this stage, if not all that it left.
         """
         options = options or self.options
         turns = self._turns.pop(stage, None) or self.turns(
@@ -172,7 +239,7 @@ class Course:
             self._turns[stage] = turns
         module.zero_grad(set_to_none=True)
         module.eval()
-        return rows
+        return self._told(rows, stage or "", samples)
 
     def turns(
         self,

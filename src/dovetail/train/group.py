@@ -201,6 +201,7 @@ class Group(nn.Module):
             seed=seed,
             label=label,
             stage=stage,
+            samples=sum(member.task.size("train") for member in self.members),
         )
 
     def _marked(self, place: int) -> Task:

@@ -40,11 +40,13 @@ from dovetail.train.budget import Budget
 from dovetail.train.decision import Decision
 from dovetail.train.dropouts import Fading
 from dovetail.train.features import GIB, Keeping
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, kept_epoch
 from dovetail.train.frame import Course, Stages, chosen_points, trainable, try_once
 from dovetail.train.layers import layer_points, turns_of, windows, with_weights
 from dovetail.train.layerwise_record import LayerwiseTraining, StageHistory
 from dovetail.train.options import LoopOptions, Options, named
+from dovetail.train.sifting import Sight
 from dovetail.train.stage_sizes import InPieces, sized, words_of
 from dovetail.train.stages import Stage, StageNetwork
 from dovetail.train.supervision import (
@@ -89,6 +91,7 @@ def layerwise(
     decision_pool: int | None = None,
     memory_budget: Budget | None = None,
     augment: str | Augment | None = None,
+    filter: str | Filter | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
@@ -125,6 +128,8 @@ def layerwise(
             decision blocks, activations that are computed twice, and batches in pieces are tried
             until what is measured is within it.
         augment: Such as ``"flip,shift:2"``.
+        filter: Which rows to learn from, such as ``"features:10"``; see
+            :class:`~dovetail.train.filtering.Filter`.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches and turns, decision blocks, augmentation, dropout.
         options: See :class:`Options`; ``epochs`` are those of the first stage, ``patience`` is a
@@ -146,7 +151,7 @@ def layerwise(
     transfer = options.get("schedule") == "transfer"
     if transfer:
         options = {**_TRANSFER, **options, "schedule": "constant"}
-    course = Course("layerwise", task, options, augment=augment, seed=seed)
+    course = Course("layerwise", task, options, augment=augment, filter=filter, seed=seed)
     _refuse(course, order, grow, overlap, rounds, keep)
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; layer by layer needs targets")
@@ -154,6 +159,7 @@ def layerwise(
     whole = course.twin(start, task, preprocess)
     whole.module.eval()
     try_once(whole, task)
+    task = course.filtered(task)
     points, joined = (
         (layer_points(whole), ()) if at is None else with_weights(whole, chosen_points(whole, at))
     )
@@ -344,11 +350,19 @@ def turn(
         x, targets = (tensor.to(course.device) for tensor in batch)
         return stage.loss(network, x, scale.standard(targets), loss)
 
+    sight = Sight(
+        network,
+        lambda y, targets: loss(y, scale.standard(targets)),
+        flat=isinstance(stage.below.module, nn.Identity),
+    )
+    targets = task.targets.index_select(0, task.indices("train"))
+    fading = Fading(batches, network.dropout)
+    sifted = course.sifted(batches, targets, sight, source=fading, size=work.options.batch_size)
     told = stages.run(
         stage.name,
         course.settings["loss"],
         network,
-        Fading(batches, network.dropout),
+        sifted,
         step,
         validate,
         work.options,

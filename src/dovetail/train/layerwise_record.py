@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from dovetail.core.declared import Column, Shown, curves, figure, of_each, table, text, when
 from dovetail.core.records import Record
-from dovetail.train.fit import WATCHED, History, Row, named_measures
+from dovetail.train.fit import WATCHED, History, Row, named_measures, sifted_words
 
 _REACHED = ("validation accuracy", "validation r2")
 
@@ -118,6 +118,10 @@ class LayerwiseTraining(
         return named_measures(self.final, ("loss", WATCHED, *_REACHED))
 
     @property
+    def _sifted(self) -> str:
+        return sifted_words(self.rows, self.settings.get("filter_of"))
+
+    @property
     def _share(self) -> str:
         peaks = [stage.peak_bytes for stage in self.stages if stage.peak_bytes is not None]
         if not peaks or not self.full_bytes:
@@ -134,6 +138,7 @@ class LayerwiseTraining(
             "network ends with stage {taken}."
         ),
         text("{_share}"),
+        text("{_sifted}"),
         of_each("notes", text("{}", "note")),
         table(
             "stages",
@@ -143,6 +148,7 @@ class LayerwiseTraining(
             Column("epochs", lambda stage: len(stage.rows)),
             Column("seconds", spec=".1f"),
             Column("feeding, s", "feeding", ".1f"),
+            Column("samples", when=lambda record: any(stage.samples for stage in record.stages)),
             _measured("loss"),
             _measured(WATCHED),
             *map(_measured, _REACHED),

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from dovetail.core.errors import DovetailError, FormatError, TrainingError, first_line
 from dovetail.core.plain import from_plain
-from dovetail.core.progress import progress
+from dovetail.core.progress import Tick, progress
 from dovetail.core.seeds import derived_seed, reseed
 from dovetail.train.checkpoint import (
     Checkpoint,
@@ -43,6 +43,7 @@ from dovetail.train.checkpoint import (
 )
 from dovetail.train.fit import WATCHED, Row, best_epoch
 from dovetail.train.options import Moment, Options, Schedule, choose_device, make_optimiser
+from dovetail.train.sifting import Sifted
 from dovetail.train.together import Company
 
 _UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
@@ -207,12 +208,22 @@ class Run:
             self.file = together.file(self.file)
         self.save_at = time.monotonic() + options.checkpoint_seconds
 
-    def steps(self, tick: Callable[[str], None], inside: bool = False) -> Iterator[None]:
-        """All steps of an epoch, or those that are left of one that was resumed ``inside``.
+    @property
+    def sifted(self) -> Sifted | None:
+        """The batches, if they are of rows that are chosen before each epoch."""
+        return self.batches if isinstance(self.batches, Sifted) else None
+
+    def steps(self, tick: Tick, inside: bool = False) -> Iterator[None]:
+        r"""All steps of an epoch, or those that are left of one that was resumed ``inside``.
 
         Each is taken when it is asked for; what comes behind the last closes the epoch, so that
-        whoever asks decides when this training goes on, and :meth:`settle`\\ s it afterwards.
+        whoever asks decides when this training goes on, and settles it afterwards.
         """
+        sifted, pace = self.sifted, 1.0
+        if sifted is not None:
+            if not inside:
+                sifted.choose(self.epoch)
+            pace = len(sifted) / sifted.steps  # a shorter epoch is as large a share of the training
         began = time.perf_counter()
         if not inside:
             reseed(derived_seed(self.seed, "epoch", self.epoch), self.device)
@@ -222,7 +233,7 @@ class Run:
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
         try:
             for batch in self.batches.epoch(self.epoch, self.batch):
-                self.schedule.before_step(first_step + self.batch)
+                self.schedule.before_step(first_step + int(self.batch * pace))
                 self.optimiser.zero_grad(set_to_none=True)  # first: no step needs the old ones
                 loss = self.step(batch)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -245,6 +256,8 @@ class Run:
                 if self.alone and self.due and self.file is not None:
                     self.save(self.file)
                 yield
+            if sifted is not None and sifted.steps < len(sifted):
+                tick(words, len(sifted) - sifted.steps)
         except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
             if isinstance(error, DovetailError):
                 raise
@@ -270,6 +283,8 @@ class Run:
             "lr": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
         }
+        if self.sifted is not None:
+            row |= self.sifted.told()
         if self.together is not None:
             row |= self.together.closed(mean)
         if not math.isfinite(row["loss"]):
@@ -323,7 +338,9 @@ class Run:
             tensors |= below("residual", residuals)
         tensors |= below("module", self.module.state_dict()) | random_state(self.device)
         tensors |= below("best", self.best)
-        tensors |= {"losses": torch.stack(self.losses)} if self.batch else {}
+        if self.batch:
+            tensors |= {"losses": torch.stack(self.losses)}
+            tensors |= {} if self.sifted is None else {"chosen": self.sifted.mask}
         if not self.alone and file.exists():
             file.replace(before(file))  # others may be killed before they have written theirs
         Checkpoint(self.identity, facts, tensors).save(file)
@@ -374,6 +391,8 @@ class Run:
         self.schedule.restore(come.schedule)
         if self.together is not None:
             self.together.restore(come.together or {}, saved.named("residual"))
+        if self.batch and self.sifted is not None:
+            self.sifted.restore(saved.tensors["chosen"])
         if self.batch:
             losses = saved.tensors["losses"]
             if losses.shape != (self.batch,) or not losses.is_floating_point():

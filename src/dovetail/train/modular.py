@@ -19,7 +19,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from dovetail.core.errors import SettingsError, TaskError
+from dovetail.core.errors import SettingsError, TaskError, argument
 from dovetail.objectives.pairwise import Pairwise
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import CutPoint
@@ -29,10 +29,12 @@ from dovetail.settings.train import Modular
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.derive import few
 from dovetail.tasks.task import Task
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import WATCHED, Fit, ModuleHistory, Row
 from dovetail.train.frame import HEAD, Course, Stages, trainable, try_once
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.pair_batches import Body, Objective, PairSupervision
+from dovetail.train.sifting import Sight
 from dovetail.train.supervision import Loss, batches_behind, loss_for, validation_behind
 
 _HEAD_STEPS = 300
@@ -53,6 +55,7 @@ def modular(
     pairs: int | None = None,
     unlabelled: Tensor | Task | None = None,
     augment: str | Augment | None = None,
+    filter: str | Filter | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
@@ -80,6 +83,9 @@ def modular(
         unlabelled: Further inputs, or a task that has some: each batch gets some of them in two
             augmented views that are alike.  Needs ``augment``.
         augment: Such as ``"flip,shift:2"``.
+        filter: Which rows to learn from; see :class:`~dovetail.train.filtering.Filter`.
+            ``"inputs:10"`` chooses for all modules; others for the output module, which alone is
+            told of classes.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, pairs, labelled examples, augmentation, dropout.
         options: See :class:`Options`; each module is trained with them.  ``clip`` is 1 unless said.
@@ -96,7 +102,7 @@ def modular(
     True
     """
     options.setdefault("clip", Modular.clip)
-    course = Course("modular", task, options, augment=augment, seed=seed)
+    course = Course("modular", task, options, augment=augment, filter=filter, seed=seed)
     chosen, start = course.options, as_part(model)
     told = PairSupervision.of(task, supervision, pairs, unlabelled, course.augment, seed)
     labelled = _labelled(task, head_task, labels_per_class, seed)
@@ -107,6 +113,14 @@ def modular(
     whole = whole.changed(
         contract=replace(whole.contract, classes=labelled.classes, kind="classes")
     )
+    if course.filter is not None and course.filter.by == "inputs":
+        if told.by == "pairs":
+            raise SettingsError(
+                f"the body is told of pairs only, and {argument('filter', 'inputs:...')} would "
+                f"read all labels; say {argument('supervision', 'labels')}"
+            )
+        whole_split, task = task, course.filtered(task)
+        labelled = task if labelled is whole_split else labelled
     whole.module.eval()
     try_once(whole, labelled)
     stages = Stages(course, whole, at)
@@ -150,10 +164,12 @@ def modular(
         # The labels of the validation split would be more than the few that were asked for.
         patience=chosen.patience if labels_per_class is None else None,
     )
+    targets = labelled.targets.index_select(0, labelled.indices("train"))
+    sifted = course.sifted(batches, targets, Sight(head.module, loss))
     step = course.descent(head, loss)
     validate = validation_behind(before, head, whole, labelled, loss)
     histories.append(
-        stages.run(HEAD, head_words, head.module, batches, step, validate, options_of_head)
+        stages.run(HEAD, head_words, head.module, sifted, step, validate, options_of_head)
     )
     return stages.fit(start, histories)
 

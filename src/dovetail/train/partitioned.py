@@ -32,6 +32,7 @@ from dovetail.train.checkpoint import Checkpoint, load_checkpoint
 from dovetail.train.crew import Crew, Place, crew_of, place_of
 from dovetail.train.decision import Decision
 from dovetail.train.features import Keeping
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit
 from dovetail.train.frame import Course, Stages, stage_file, try_once
 from dovetail.train.layers import turns_of
@@ -73,6 +74,7 @@ def partitioned(
     decision_pool: int | None = None,
     packing: str | Packing = None,
     augment: str | Augment | None = None,
+    filter: str | Filter | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
@@ -102,6 +104,8 @@ def partitioned(
         packing: How activations are handed on: as they are; ``"float16"``; ``"packed"``, or
             arguments of ``pack.compress``.
         augment: Such as ``"flip,shift:2"``.
+        filter: Which rows are handed on, such as ``"loss:0.25"``; see
+            :class:`~dovetail.train.filtering.Filter`.  One by inputs chooses them before training.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, decision blocks, augmentation, dropout.
         options: See :class:`Options`; ``epochs`` are those of every partition.
@@ -119,16 +123,22 @@ def partitioned(
     """
     said = dict(locals())
     Partitioned.check({name: said[name] for name in said if name in Partitioned.declared})
-    course = Course("partitioned", task, options, augment=augment, seed=seed)
+    course = Course("partitioned", task, options, augment=augment, filter=filter, seed=seed)
     count = _count(partitions, at)
     _refuse(course.options, order, rounds, parallel, packing)
     if task.kind == "pairs":
         raise TaskError(f"{task.name!r} has pair labels only; partitions need targets")
+    if replicas > 1 and course.filter is not None and course.filter.by != "inputs":
+        raise SettingsError(
+            f"replicas take equally many steps, and {argument('filter', ...)} chooses rows while "
+            f"they train; {argument('filter', 'inputs:10')} chooses them before"
+        )
     place = place_of(count, replicas, parallel=parallel)
     start = as_part(model)
     whole = course.twin(start, task, preprocess)
     whole.module.eval()
     try_once(whole, task)
+    task = course.filtered(task)
     own, sizes = (
         loss_for(loss, task),
         {
@@ -333,6 +343,7 @@ def _partition(
     course: Course, each: Work, whole: Part, task: Task, loss: Loss, **links: Any
 ) -> Partition:
     """A partition at work."""
+    between = course.filter
     batches = labelled_batches(
         whole.contract, task, course.augment, course.options.batch_size, course.seed
     )
@@ -345,6 +356,7 @@ def _partition(
         loss,
         each.scale,
         course.device,
+        filtering=None if between is None or between.by == "inputs" else between,
         **links,
     )
 

@@ -33,6 +33,7 @@ from dovetail.measure.forward import prepare
 from dovetail.parts.contract import Contract
 from dovetail.parts.modules import evaluating
 from dovetail.tasks.task import Task
+from dovetail.train.filtering import Filter, losses_of
 from dovetail.train.fit import Row
 from dovetail.train.loop import Turns, between_steps
 from dovetail.train.stages import StageNetwork
@@ -89,25 +90,6 @@ class Inside:
         return self._waiting.popleft()
 
 
-class Filtering(Protocol):
-    """Which rows are handed on."""
-
-    pool: int
-
-    @property
-    def compares(self) -> bool:
-        """Whether it looks at features, rather than losses."""
-        ...
-
-    def active(self, epoch: int) -> bool:
-        """Whether rows are dropped in an epoch, from 0."""
-        ...
-
-    def keep(self, features: Any, labels: Any, losses: Any | None = None) -> Tensor:
-        """A mask of those to keep."""
-        ...
-
-
 @dataclass(eq=False)
 class Partition:
     """A partition at work: its batches, its step, its validation.
@@ -135,13 +117,15 @@ class Partition:
     device: torch.device
     below: Link | None = None
     above: Link | None = None
-    filtering: Filtering | None = None
+    filtering: Filter | None = None
     share: tuple[int, int] = (0, 1)
     beat: Callable[[], None] = lambda: None
     seen: int = 0
     _pool: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     _ready: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _active: bool = False
+    _before: int = 0
+    _sifting: float = 0.0
 
     def __post_init__(self) -> None:
         self.targets = self.task.targets.index_select(0, self.task.indices("train"))
@@ -201,8 +185,6 @@ class Partition:
         return value
 
     def _losses(self, outputs: Tensor, wanted: Tensor) -> Tensor:
-        from dovetail.train.filtering import losses_of
-
         if self.filtering is None or self.filtering.compares:
             return torch.zeros(len(outputs))
         return losses_of(self.loss, outputs, wanted).cpu()
@@ -220,7 +202,9 @@ class Partition:
         if pooled and (finish or not filtering.compares or pooled >= filtering.pool):
             z, places, losses = (torch.cat(each) for each in zip(*self._pool, strict=True))
             self._pool.clear()
+            began = time.perf_counter()
             keep = filtering.keep(z, self.targets[places], losses)
+            self._sifting += time.perf_counter() - began
             self._ready.append((z[keep], places[keep]))
         ready = sum(len(z) for z, _ in self._ready)
         if not ready or (ready < self._size and not finish):
@@ -235,12 +219,18 @@ class Partition:
             elif not finish:
                 self._ready.append((some, their))
 
-    def closed(self) -> None:
-        """After the last step of an epoch: hand on what is left, and say that it was all."""
+    def closed(self) -> dict[str, float]:
+        """After the last step of an epoch: hand on what is left, and say that it was all.
+
+        With a filter, how many examples the epoch had, and what choosing took.
+        """
         if self._active:
             self._sift(finish=True)
         if self.above is not None:
             self.above.put(Message("end"))
+        told = {"samples": self.seen - self._before, "filter seconds": self._sifting}
+        self._before, self._sifting = self.seen, 0.0
+        return {} if self.filtering is None else told
 
     def validate(self) -> Row:
         """Hand on what the layers give in evaluation mode, and measure the decision."""
@@ -281,8 +271,7 @@ class Neighbours:
 
     def closed(self, loss: float) -> dict[str, float]:
         """Tell the partition above."""
-        self._partition.closed()
-        return {"loss": loss}
+        return {"loss": loss, **self._partition.closed()}
 
     def agreed(self, measures: dict[str, float]) -> dict[str, float]:
         """As they are."""
@@ -323,6 +312,10 @@ class _Stream:
         finally:
             self._state = _drawn(self._device)
             _set(self._device, others)
+
+
+def _unseen(words: str, steps: int = 1, /) -> None:
+    """Only the last partition's steps are shown."""
 
 
 def _drawn(device: torch.device) -> tuple[Tensor, ...]:
@@ -373,7 +366,7 @@ def in_line(
             for run in runs:
                 run.interrupted = interrupted
             while top.epoch < top.options.epochs and not top.stopped:
-                going[:] = [run.steps(t if run is top else lambda _: None) for run in runs]
+                going[:] = [run.steps(t if run is top else _unseen) for run in runs]
                 began = time.perf_counter()
                 for number in reversed(range(len(runs))):
                     for _ in going[number]:

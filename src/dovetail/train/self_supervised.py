@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.declared import figure, text, when
-from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line
+from dovetail.core.errors import ContractError, SettingsError, TaskError, argument, first_line
 from dovetail.core.seeds import generator
 from dovetail.core.words import listed
 from dovetail.measure.forward import prepare
@@ -36,6 +36,7 @@ from dovetail.parts.part import Part, as_part
 from dovetail.settings.train import SelfSupervised
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import WATCHED, Fit, Row, Training
 from dovetail.train.frame import Course
 from dovetail.train.options import LoopOptions
@@ -53,6 +54,7 @@ def self_supervised(
     at: str | CutPoint | None = None,
     head: Part | None = None,
     augment: str | Augment | None = None,
+    filter: str | Filter | None = None,
     preprocess: Preprocess | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
@@ -72,6 +74,7 @@ def self_supervised(
         head: A head for the pretext to go on with, such as ``parts[1]`` of an earlier fit; by
             default what follows ``at`` in the model's architecture, untrained, with other outputs.
         augment: Changes of the images before the pretext makes its views.
+        filter: Refused: rows are filtered by their classes, or by the loss of each.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: The new head's weights, order of batches, views, augmentation, dropout.
         options: See :class:`Options`.
@@ -91,6 +94,11 @@ def self_supervised(
     ('0', '90', '180', '270')
     """
     pretext, images = pretext_named(by), without_labels(task)
+    if filter is not None:
+        raise SettingsError(
+            f"{argument('filter', ...)} chooses rows by their classes or by the loss of each, and "
+            "training without labels has neither; leave it out"
+        )
     course = Course("self-supervised", images, options, augment=augment, seed=seed)
     start = as_part(model)
     whole = course.twin(start, images, preprocess)

@@ -46,15 +46,19 @@ class Prepared:
     """Batches whose inputs are made ready as they come."""
 
     def __init__(self, raw: Batches, ready: Callable[[Tensor], Tensor]) -> None:
-        self._raw, self._ready = raw, ready
+        self.raw, self._ready = raw, ready
         self.size, self.places = raw.size, raw.places
 
     def __len__(self) -> int:
-        return len(self._raw)
+        return len(self.raw)
+
+    def take(self, places: Tensor) -> Tensor:
+        """What enters for the rows at these places, without augmentation."""
+        return self._ready(self.raw.take(places))
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch, ready for the network."""
-        for inputs, targets in self._raw.epoch(number, start):
+        for inputs, targets in self.raw.epoch(number, start):
             yield self._ready(inputs), targets
 
 
@@ -357,6 +361,9 @@ class Batches:
         augment: Called as ``augment(inputs, generator)`` on each batch of floats.
         rows: Use these rows only, such as ``task.indices("train")``, without copying them first.
 
+    Attributes:
+        chosen: A mask of those that epochs are made of, as long as no other is set; else all.
+
     >>> batches = Batches(torch.arange(6.0)[:, None], torch.arange(6), 4, seed=1)
     >>> whole = [targets.tolist() for _, targets in batches.epoch(0)]
     >>> sorted(sum(whole, []))
@@ -380,17 +387,35 @@ class Batches:
             raise SettingsError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs, self._targets, self._rows = inputs, targets, rows
         self._seed, self._augment, self.size = seed, augment, batch_size
-        self._count = len(inputs) if rows is None else len(rows)
-        if self._count == 0:
+        self.count = len(inputs) if rows is None else len(rows)
+        self.chosen: Tensor | None = None
+        if self.count == 0:
             raise SettingsError("there is nothing to make batches of")
 
     def __len__(self) -> int:
-        """The number of batches an epoch."""
-        full, rest = divmod(self._count, self.size)
+        """The number of batches an epoch of all rows."""
+        return self._batches(self.count)
+
+    @property
+    def steps(self) -> int:
+        """The number of batches an epoch of the chosen rows."""
+        return len(self) if self.chosen is None else self._batches(int(self.chosen.sum()))
+
+    def _batches(self, rows: int) -> int:
+        full, rest = divmod(rows, self.size)
         # Batch norm cannot train on one example: it has no variance, and torch raises.  Leaving a
         # random example out of an epoch costs nothing.
         alone = rest == 1 and full > 0
         return full + (rest > 0 and not alone)
+
+    def order(self, number: int) -> Tensor:
+        """The places of all rows, in the order of an epoch."""
+        return torch.randperm(self.count, generator=generator(self._seed, "order", number))
+
+    def take(self, places: Tensor) -> Tensor:
+        """The inputs of the rows at these places, as floats, without augmentation."""
+        index = places if self._rows is None else self._rows[places]
+        return as_float(self._inputs.index_select(0, index))
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch, from batch ``start`` on.
@@ -416,6 +441,7 @@ class Batches:
         >>> sorted(torch.cat(list(batches.places(0))).tolist())
         [0, 1, 2, 3, 4, 5]
         """
-        order = torch.randperm(self._count, generator=generator(self._seed, "order", number))
-        for batch in range(len(self)):
+        order = self.order(number)
+        order = order if self.chosen is None else order[self.chosen[order]]
+        for batch in range(self.steps):
             yield order[batch * self.size : (batch + 1) * self.size]
