@@ -246,17 +246,21 @@ def test_fifty_runs_with_random_delays_come_to_an_end(tmp_path):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.tuples(st.floats(0, 9), st.floats(0, 3)), min_size=1, max_size=8),
+    st.lists(st.tuples(*[st.floats(0, 9)] * 4), min_size=1, max_size=8),
     st.integers(1, 4),
 )
 def test_the_cuts_are_the_best_there_are(layers, partitions):
     partitions = min(partitions, len(layers))
-    costs, heads = ([pair[i] for pair in layers] for i in range(2))
-    cuts = balanced(costs, heads, partitions)
+    costs, heads, sent, firsts = ([each[i] for each in layers] for i in range(4))
+    cuts = balanced(costs, heads, partitions, sent, firsts)
     assert len(cuts) == partitions - 1
     every_one = combinations(range(1, len(layers)), partitions - 1)
-    best = min(max(loads(costs, heads, each)) for each in every_one)
-    assert max(loads(costs, heads, cuts)) == pytest.approx(best)
+
+    def slowest(cuts):
+        last = [*(cut - 1 for cut in cuts), len(layers) - 1]
+        return max(*loads(costs, heads, cuts, firsts), *(sent[i] for i in last))
+
+    assert slowest(cuts) == pytest.approx(min(map(slowest, every_one)))
 
 
 # Mistakes -----------------------------------------------------------------------------------------

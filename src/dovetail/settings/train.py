@@ -7,7 +7,7 @@ docs follow from there.  The function takes ``(model, task, *, seed, **settings)
 
 from __future__ import annotations
 
-from dovetail.core.amounts import read_budget
+from dovetail.core.amounts import read_budget, read_speed
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.settings import Settings, setting
 from dovetail.settings.pack import Bits
@@ -256,7 +256,9 @@ class Partitioned(Steps):
         False, "say the balance, the bytes a step and the expected speed, train nothing"
     )
     link: str | None = setting(
-        None, "of the plan: how fast processes reach each other, such as 100Mbit", metavar="SPEED"
+        None,
+        "how fast processes reach each other, such as 100Mbit: the cuts allow for it",
+        metavar="SPEED",
     )
 
 
@@ -508,6 +510,8 @@ def chosen(
             f"{argument('how', many)}"
         )
     way.settings.check(said)
+    if "link" in said:
+        read_speed(said["link"])
     if "memory_budget" in said:
         read_budget(said["memory_budget"])
     return way, said

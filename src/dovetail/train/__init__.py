@@ -15,6 +15,7 @@ from dovetail.train.layerwise import layerwise
 from dovetail.train.memory_plan import plan
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
+from dovetail.train.partition_plan import plan_partitions
 from dovetail.train.partitioned import partitioned
 from dovetail.train.self_supervised import self_supervised
 from dovetail.train.stitch import stitch
@@ -32,6 +33,7 @@ __all__ = [
     "modular",
     "partitioned",
     "plan",
+    "plan_partitions",
     "self_supervised",
     "stitch",
 ]

@@ -3,10 +3,11 @@ r"""Where to cut a network so that its partitions take equally long.
 A step of the pipeline takes as long as its slowest partition, so the cuts are those of least
 
 .. math::
-    \max_k \Bigl( \sum_{i \in k} t_i + h_k \Bigr),
+    \max_k \max \Bigl( \sum_{i \in k} t_i + h_k,\ \frac{b_k}{v} \Bigr),
 
-:math:`t_i` the seconds of layer :math:`i`, forward, backward and the optimiser's step, and
-:math:`h_k` those of what partition :math:`k` is trained under.
+:math:`t_i` the seconds of layer :math:`i`, forward, backward and the optimiser's step, :math:`h_k`
+those of what partition :math:`k` is trained under, and :math:`b_k` the bytes that it hands on over
+a link of :math:`v` bytes a second.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from dovetail.train.loop import train_mode
 from dovetail.train.options import Options, make_optimiser
 from dovetail.train.supervision import Loss
 
+TWO = 2
+"""Partitions, unless it is said how many."""
+
 REPEATS = 3
 """The quickest of so many steps counts: on a busy machine the others say more of the machine."""
 
@@ -40,6 +44,7 @@ class Costs:
     Attributes:
         points: Where each layer but the last ends.
         layers: Seconds of each.
+        firsts: Seconds of each where it is a partition's lowest, and sends no gradient down.
         heads: Seconds of a decision block on each, zero on the last, which needs none.
         handed: Bytes that each gives for a batch.
         weights: Bytes of the weights of each that are trained.
@@ -48,55 +53,76 @@ class Costs:
 
     points: tuple[str, ...]
     layers: tuple[float, ...]
+    firsts: tuple[float, ...]
     heads: tuple[float, ...]
     handed: tuple[int, ...]
     weights: tuple[int, ...]
     batch: int
 
-    def cut(self, partitions: int) -> tuple[int, ...]:
-        """How many layers lie below each cut."""
-        return balanced(self.layers, self.heads, partitions)
+    def cut(self, partitions: int, link: float | None = None) -> tuple[int, ...]:
+        """How many layers lie below each cut, best on a link of so many bytes a second."""
+        sent = [0.0 if link is None else each / link for each in self.handed[:-1]]
+        return balanced(self.layers, self.heads, partitions, (*sent, 0.0), self.firsts)
 
     def seconds(self, cuts: Sequence[int]) -> list[float]:
         """Of a step of each partition."""
-        return list(loads(self.layers, self.heads, cuts))
+        return list(loads(self.layers, self.heads, cuts, self.firsts))
+
+    @property
+    def whole(self) -> float:
+        """Of a step of the whole network."""
+        return self.firsts[0] + sum(self.layers[1:])
 
 
-def balanced(layers: Sequence[float], heads: Sequence[float], partitions: int) -> tuple[int, ...]:
+def balanced(
+    layers: Sequence[float],
+    heads: Sequence[float],
+    partitions: int,
+    sent: Sequence[float] | None = None,
+    firsts: Sequence[float] | None = None,
+) -> tuple[int, ...]:
     """The cuts with the least slowest partition, each the number of layers below it.
 
-    Of cuts that are as good, those further down.
+    Of cuts that are as good, those further down.  ``sent`` are the seconds that what a layer gives
+    is on its way, while the partition below computes on; ``firsts`` what a layer takes as the lowest
+    of a partition.
 
     >>> balanced((3.0, 1.0, 1.0, 1.0), (0.0, 0.5, 0.5, 0.0), 2)
     (1,)
+    >>> balanced((3.0, 1.0, 1.0, 1.0), (0.0, 0.5, 0.5, 0.0), 2, (9.0, 9.0, 0.0, 0.0))
+    (3,)
     """
     n = len(layers)
-    sums = [0.0, *accumulate(layers)]
+    sums, sent, firsts = [0.0, *accumulate(layers)], sent or [0.0] * n, firsts or layers
+
+    def slowest(a: int, b: int) -> float:
+        return max(firsts[a] + sums[b] - sums[a + 1] + heads[b - 1], sent[b - 1])
+
     # best[j]: of the first j layers in so many partitions, the slowest, and the cuts
     best: dict[int, tuple[float, tuple[int, ...]]] = {
-        j: (sums[j] + heads[j - 1], ()) for j in range(1, n + 1)
+        j: (slowest(0, j), ()) for j in range(1, n + 1)
     }
     for number in range(2, partitions + 1):
         best = {
-            j: min(
-                (max(best[i][0], sums[j] - sums[i] + heads[j - 1]), (*best[i][1], i))
-                for i in range(number - 1, j)
-            )
+            j: min((max(best[i][0], slowest(i, j)), (*best[i][1], i)) for i in range(number - 1, j))
             for j in range(number, n + 1)
         }
     return best[n][1]
 
 
 def loads(
-    layers: Sequence[float], heads: Sequence[float], cuts: Sequence[int]
+    layers: Sequence[float],
+    heads: Sequence[float],
+    cuts: Sequence[int],
+    firsts: Sequence[float] | None = None,
 ) -> tuple[float, ...]:
     """What each partition takes, cut so.
 
     >>> loads((3.0, 1.0, 1.0), (0.5, 0.5, 0.0), (1,))
     (3.5, 2.0)
     """
-    edges = [0, *cuts, len(layers)]
-    return tuple(sum(layers[a:b]) + heads[b - 1] for a, b in pairwise(edges))
+    edges, firsts = [0, *cuts, len(layers)], firsts or layers
+    return tuple(firsts[a] + sum(layers[a + 1 : b]) + heads[b - 1] for a, b in pairwise(edges))
 
 
 def enough_layers(whole: Part, partitions: int) -> tuple[str, ...]:
@@ -138,14 +164,15 @@ def layer_costs(
     """
     x, targets = batch
     modules = [part.module for part in cut_all(whole, at=list(ends))]
-    layers, heads, handed, weights = [], [], [], []
+    layers, firsts, heads, handed, weights = [], [], [], [], []
     devices = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         for number, module in enumerate(modules):
             last = number == len(modules) - 1
             under = (lambda z: loss(z, targets)) if last else (lambda z: z.sum())
-            seconds, z = _step_of(module, x, under, options, inner=number > 0)
-            layers.append(seconds)
+            alone, z = _step_of(module, x, under, options, inner=False)
+            firsts.append(alone)
+            layers.append(_step_of(module, x, under, options, inner=True)[0] if number else alone)
             handed.append(z.nbytes)
             weights.append(sum(p.nbytes for p in module.parameters() if p.requires_grad))
             if last:
@@ -157,7 +184,13 @@ def layer_costs(
             heads.append(seconds)
             x = z
     return Costs(
-        tuple(ends), tuple(layers), tuple(heads), tuple(handed), tuple(weights), len(targets)
+        points=tuple(ends),
+        layers=tuple(layers),
+        firsts=tuple(firsts),
+        heads=tuple(heads),
+        handed=tuple(handed),
+        weights=tuple(weights),
+        batch=len(targets),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
+from dovetail.core.amounts import read_speed
 from dovetail.core.errors import CutError, SettingsError, TaskError, argument
 from dovetail.core.plain import to_plain
 from dovetail.dist.transport import Message
@@ -27,7 +28,7 @@ from dovetail.settings.train import Partitioned
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.balance import enough_layers, layer_costs
+from dovetail.train.balance import TWO, enough_layers, layer_costs
 from dovetail.train.checkpoint import Checkpoint, load_checkpoint
 from dovetail.train.crew import Crew, Place, crew_of, place_of
 from dovetail.train.decision import Decision
@@ -66,6 +67,7 @@ def partitioned(
     queue: int = Partitioned.queue,
     replicas: int = Partitioned.replicas,
     timeout: float = Partitioned.timeout,
+    link: str | float | None = None,
     loss: str | Loss | None = None,
     lr_by_depth: float = Partitioned.lr_by_depth,
     decay_by_depth: float = Partitioned.decay_by_depth,
@@ -95,6 +97,7 @@ def partitioned(
         queue: How many batches wait at most to be sent, and as many to be used.
         replicas: Processes that share the rows of each batch in every partition.
         timeout: Seconds that a process waits for a sign of life of another.
+        link: How fast processes reach each other, such as ``"100Mbit"``: cuts allow for it.
         loss: As of :func:`end_to_end`.
         lr_by_depth: Partition :math:`i`, from 0, has this factor's :math:`i`-th power on its rate.
         decay_by_depth: Likewise on the weight decay.
@@ -123,6 +126,7 @@ def partitioned(
     """
     said = dict(locals())
     Partitioned.check({name: said[name] for name in said if name in Partitioned.declared})
+    speed = None if link is None else read_speed(link)
     course = Course("partitioned", task, options, augment=augment, filter=filter, seed=seed)
     count = _count(partitions, at)
     _refuse(course.options, order, rounds, parallel, packing)
@@ -162,7 +166,7 @@ def partitioned(
     if loss is None and start.contract.kind == "regression" and start.origin.how == "train":
         target_scale(whole.module, task).unfold()
     with crew_of(place, timeout, parallel=parallel) as crew:
-        points = _points(whole, task, own, course, count, at, sizes, crew)
+        points = _points(whole, task, own, course, count, at, sizes, speed, crew)
         course.settings["at"] = list(points)
         stages = Stages(course, whole, points)
         factors = Factors(lr_by_depth, decay_by_depth, 1.0).of(course.options, count)
@@ -195,7 +199,7 @@ def partitioned(
 def _count(partitions: int | None, at: Any) -> int:
     """How many partitions."""
     if at is None:
-        return partitions or 2
+        return partitions or TWO
     made = 1 + (1 if isinstance(at, str | CutPoint) else len(at))
     if partitions not in (None, made):
         raise SettingsError(
@@ -246,6 +250,7 @@ def _points(
     count: int,
     at: Any,
     sizes: dict[str, int | None],
+    link: float | None,
     crew: Crew | None,
 ) -> tuple[str, ...]:
     """Where partitions end: as said, as the checkpoint has it, or as process 0 finds best."""
@@ -255,14 +260,14 @@ def _points(
     points: list[str] = []
     if crew is None or crew.rank == 0:
         file = stage_file(course.options.checkpoint, "cuts")
-        identity = {**course.identity, **course.settings, "partitions": count}
+        identity = {**course.identity, **course.settings, "partitions": count, "link": link}
         kept = load_checkpoint(file, identity) if file and course.options.resume else None
         if kept is not None:
             points = [str(point) for point in kept.facts.get("points", ())]
         if len(points) != count - 1 or not set(points) <= set(ends):
             batch = _first_batch(whole, task, course)
             costs = layer_costs(whole, ends, batch, task.outputs, loss, course.options, sizes)
-            points = [ends[below - 1] for below in costs.cut(count)]
+            points = [ends[below - 1] for below in costs.cut(count, link)]
             if file is not None:  # the clock may say another thing the next time
                 Checkpoint(identity, {"points": points}, {}).save(file)
     return tuple(points if crew is None else crew.council.told(points)[0])
@@ -451,11 +456,11 @@ def _in_parallel(
     seed = stages.seed_of(each.stage.name)
     if place.replica > 0:
         seed = stages.seed_of(f"{each.stage.name}/{place.replica}")
-    began = time.perf_counter()
+    began, before = time.perf_counter(), crew.transport.waited
     turns = _turns(course, stages, each, partition, whole, crew, seed)
     turns.go(label=f"{task.name}, {each.stage.name}")
     each.network.zero_grad(set_to_none=True)
-    waited = crew.transport.waited
+    waited = crew.transport.waited - before
     working = time.perf_counter() - began - waited
     mine = _history(each, tuple(turns.run.rows), working, partition.seen, sent=crew.transport.sent)
     mine = PartitionHistory(**{**vars(mine), "waiting": waited})
