@@ -48,7 +48,7 @@ from packing.workers import Digits, accuracy, digits, training
 from scipy.stats import t
 
 from dovetail.core.evidence import Evidence, environment
-from dovetail.dist.packed_mean import Packing
+from dovetail.dist.wire import Packing
 
 ROWS = {"tiny": 100, "small": 3000, "paper": None}
 EPOCHS = {"tiny": 1, "small": 30, "paper": 100}

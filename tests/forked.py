@@ -23,6 +23,7 @@ _IMPORTED = [
     "dovetail.jobs.train",
     "dovetail.ranking.ranker",
     "sklearn.datasets",
+    "torch._dynamo",  # which the first step of an optimiser imports
 ]
 
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.seeds import generator, seeded
-from dovetail.dist.packed_mean import Packing, averaged
+from dovetail.dist.packed_mean import averaged
+from dovetail.dist.wire import Packing
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.load import load_task
 

@@ -349,6 +349,8 @@ def test_a_resumed_training_ends_with_the_same_bytes(meeting):
     assert {file.name for file in meeting.glob("run*")} == {
         "run.safetensors",
         "run.process1.safetensors",
+        "run.before.safetensors",
+        "run.process1.before.safetensors",
     }
 
 

@@ -76,3 +76,36 @@ def _read(words: str) -> float | int | None:
     if unit == "%":
         return float(number) / 100
     return round(float(number) * _UNITS[unit]) if unit in _UNITS else None
+
+
+_BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+
+
+def read_speed(value: Any, name: str = "link") -> float:
+    """The speed of a link in bytes a second; words are of bits, or of bytes.
+
+    >>> [read_speed(said) for said in ("100Mbit", "1 Gbit/s", "12.5MB", 5000)]
+    [12500000.0, 125000000.0, 12500000.0, 5000.0]
+    >>> read_speed("fast")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.SettingsError: link is a speed such as "100Mbit", "1Gbit" or "10MB" ...
+    """
+    speed: float | None = None
+    if isinstance(value, str):
+        text = value.strip().lower().removesuffix("/s").removesuffix("ps").strip()
+        number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+        unit = text[len(number) :].strip()
+        if number.isascii() and number.replace(".", "", 1).isdecimal():
+            if unit in _BITS:
+                speed = float(number) * _BITS[unit] / 8
+            elif unit in _UNITS:
+                speed = float(number) * _UNITS[unit]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        speed = float(value)
+    if speed is None or not 0 < speed < float("inf"):
+        raise SettingsError(
+            f'{argument(name)} is a speed such as "100Mbit", "1Gbit" or "10MB" (bytes) a second; '
+            f"got {shown(value)}"
+        )
+    return speed

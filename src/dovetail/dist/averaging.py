@@ -17,7 +17,6 @@ The mathematics, and a simulation in one process, is :mod:`dovetail.dist.packed_
 from __future__ import annotations
 
 import glob
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,18 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.core.declared import figure, measures, text, when
-from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError, nearest
+from dovetail.core.errors import ContractError, DovetailError, SettingsError, TrainingError
 from dovetail.core.records import Record
 from dovetail.dist.group import check_group, from_each, rank_and_size, told_by_each
-from dovetail.dist.packed_mean import (
-    Packing,
-    State,
-    mean_of,
-    onward,
-    packed,
-    size_of,
-    unpacked,
-)
+from dovetail.dist.packed_mean import mean_of, onward, packed
+from dovetail.dist.wire import Packing, State, check_packing, decoded, plainly, size_of
 
 AS_USUAL: Mapping[str, Any] = MappingProxyType({})
 """Packing by the entropy rule with its usual arguments."""
@@ -79,7 +71,7 @@ class Averaging:
     ) -> None:
         if not isinstance(every, int) or every < 1:
             raise SettingsError(f"every must be a whole number of at least 1, got {every!r}")
-        _check(packing)
+        check_packing(packing)
         check_group()
         self.module, self.every = module, every
         self.packing, self.error_feedback = packing, error_feedback
@@ -131,7 +123,7 @@ class Averaging:
                         f"process {source} could not pack its weights; its own message says why"
                     )
                 bits += 8 * len(data)
-                yield message.values if source == rank else unpacked(data, self.packing, size)
+                yield message.values if source == rank else decoded(data, self.packing, size)
 
         mean = onward(mean_of(arriving()), message.moved, self._common)
         with torch.no_grad():
@@ -161,7 +153,7 @@ class Averaging:
             rows=tuple(self._rows),
             settings={
                 "every": self.every,
-                "packing": _plainly(self.packing),
+                "packing": plainly(self.packing),
                 "error_feedback": self.error_feedback,
             },
         )
@@ -248,7 +240,7 @@ class Averaging:
         shapes = {n: f"{t.dtype} {tuple(t.shape)}" for n, t in _shared(self.module, frozen=True)}
         how = {
             "every": str(self.every),
-            "packing": _plainly(self.packing),
+            "packing": plainly(self.packing),
             "error_feedback": str(self.error_feedback),
         }
         said = told_by_each(shapes | how)
@@ -270,7 +262,7 @@ class Averaging:
         mine = dict(_shared(self.module, frozen=True))
         first, *_ = from_each(packed(mine, {}, None).data if rank == 0 else b"")
         with torch.no_grad():
-            for name, value in unpacked(first, None, 0).items():
+            for name, value in decoded(first, None, 0).items():
                 mine[name].copy_(value)
 
 
@@ -283,33 +275,6 @@ def _shared(module: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, T
         seen.add(id(tensor))
         if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
             yield name, tensor
-
-
-def _check(packing: Packing) -> None:
-    """Refuse now what ``pack.compress`` would refuse at the first exchange, an hour later."""
-    if packing is None or (isinstance(packing, Mapping) and not packing):
-        return
-    if not isinstance(packing, Mapping):
-        raise SettingsError(f"packing takes arguments of pack.compress by name, got {packing!r}")
-    from dovetail.pack.compressing import compress  # most trainings need no coder
-    from dovetail.pack.rules import Rules
-
-    known = [name for name in inspect.signature(compress).parameters if name != "state_dict"]
-    for name in packing:
-        if name not in known:
-            raise SettingsError(
-                f"packing takes arguments of pack.compress, and {name!r} is none"
-                f"{nearest(str(name), known)}"
-            )
-    looked_up: dict[str, Any] = {"gradients": {}} if packing.get("gradients") is True else {}
-    Rules(**{**packing, **looked_up})
-
-
-def _plainly(packing: Packing) -> str:
-    """The packing in words that can be compared between processes."""
-    if packing is None:
-        return "none"
-    return ", ".join(f"{name}={value!r}" for name, value in sorted(packing.items())) or "as usual"
 
 
 # What the exchange of weights cost ----------------------------------------------------------------

@@ -29,18 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from dovetail.core.errors import ContractError
-
-State = dict[str, Tensor]
-Packing = Mapping[str, Any] | None
-"""Arguments of ``pack.compress``; ``None`` sends the weights as they are."""
-
+from dovetail.dist.wire import Packing, State, decoded, encoded, size_of
 
 @dataclass(frozen=True, eq=False)
 class Message:
@@ -126,13 +120,8 @@ def packed(
         name: want.to(want.dtype if name in moved else state[name].dtype, copy=True)
         for name, want in wanted.items()
     }
-    if packing is None:
-        data = save(sent)
-    else:
-        from dovetail.pack.compressing import compress  # most trainings need no coder
-
-        data = compress(sent, **packing)
-    values = unpacked(data, packing, size_of(sent), into=sent)  # which nobody needs any more
+    data = encoded(sent, packing)
+    values = decoded(data, packing, size_of(sent), into=sent)  # which nobody needs any more
     lost, total, missed = {}, 0.0, 0.0
     for name, want in wanted.items():
         if want.is_floating_point():
@@ -168,30 +157,6 @@ def onward(
         before = since[name].detach().cpu()
         new[name] = (before.double() + mean[name].double()).to(before.dtype)
     return new
-
-
-def unpacked(
-    data: bytes, packing: Packing, size: int, into: Mapping[str, Tensor] | None = None
-) -> State:
-    """What a message of tensors of ``size`` bytes says, perhaps in memory that is there already.
-
-    >>> unpacked(packed({"w": torch.ones(3)}, {}, None).data, None, 12)
-    {'w': tensor([1., 1., 1.])}
-    """
-    if packing is None:
-        return load(data)
-    from dovetail.pack.decompressing import decompress
-
-    return decompress(data, most_bytes=size, into=into)
-
-
-def size_of(state: Mapping[str, Tensor]) -> int:
-    """Bytes of all tensors in memory.
-
-    >>> size_of({"w": torch.ones(3), "n": torch.tensor(1)})
-    20
-    """
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def mean_of(states: Iterable[Mapping[str, Tensor]]) -> State:

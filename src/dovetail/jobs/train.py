@@ -18,7 +18,7 @@ from dovetail.measure.familiar import knowing
 from dovetail.measure.recombination import Recombination
 from dovetail.measure.recombine import recombine
 from dovetail.parts.part import Part
-from dovetail.settings.train import Compatible, Way, chosen
+from dovetail.settings.train import Compatible, Partitioned, Way, chosen
 from dovetail.shelf.names import name_of
 from dovetail.tasks.task import Task
 from dovetail.train.callbacks import Snapshots
@@ -26,6 +26,7 @@ from dovetail.train.compatible_record import CompatibleFit
 from dovetail.train.fit import Fit
 from dovetail.train.group_parts import AUXILIARIES
 from dovetail.train.memory_plan import plan
+from dovetail.train.partition_plan import plan_partitions
 
 NET, OF_VECTORS = "lenet5", "mlp"
 """What is trained unless said: on images, on vectors."""
@@ -50,7 +51,8 @@ def train(
 
     An unfinished run keeps a checkpoint beside the shelf under what it depends on: the same call
     goes on where it stopped, another call never finds it.  Under ``torchrun``, with
-    ``average_every``, the processes train one network together; one of them shelves it.
+    ``average_every`` or ``parallel``, the processes train one network together; one of them
+    shelves it.
 
     Beside the network, what a way gives by name goes on the shelf: the modules of a training in
     modules as ``name.module1`` and ``name.head`` if ``modules`` is said, the front and the
@@ -69,7 +71,8 @@ def train(
         need_test(*tasks)
     if way.several:
         return train_many(frame, way, tasks, starts, net or _usual(tasks[0]), args, **options)
-    with under_torchrun() if "average_every" in options else nullcontext():
+    together = "average_every" in options or options.get("parallel")
+    with under_torchrun() if together else nullcontext():
         return _train_one(frame, way, tasks[0], starts, net, args, **options)
 
 
@@ -101,7 +104,8 @@ def _train_one(
     options = _packing(options)
     network = _network(frame, way, task, starts, net, args)
     if options.pop("plan", False):
-        return _planned(network, task, frame.seed, options)
+        planned = _partitions if way.settings is Partitioned else _planned
+        return planned(network, task, frame.seed, options)
     stem = name_of(starts[0]) if starts else net or (OF_VECTORS if way.builds else _usual(task))
     by = "" if way.labels else f"-{options.get('by', way.settings.declared['by'].default)}"
     endings = [".module1"] * bool(modules) + [".epoch0000"] * (keep_epochs is not None)
@@ -137,6 +141,25 @@ def _planned(network: Part, task: Task, seed: int, options: dict[str, Any]) -> O
         "stages": [vars(stage) for stage in made.stages],
     }
     return Outcome(view=made.view(), data=facts, records=(made,), ok=take is not None)
+
+
+def _partitions(network: Part, task: Task, seed: int, options: dict[str, Any]) -> Outcome:
+    """How partitions would be balanced, and how fast they would be; nothing is trained."""
+    apart = ("parallel", "order", "rounds", "queue", "replicas", "timeout", "filter", "augment")
+    of_layers = ("lr_by_depth", "decay_by_depth")
+    made = plan_partitions(
+        network,
+        task,
+        seed=seed,
+        **{k: v for k, v in options.items() if k not in (*apart, *of_layers)},
+    )
+    facts = {
+        "partitions": [vars(each) for each in made.partitions],
+        "examples a second": made.examples_a_second,
+        "against one process": made.against_one,
+        "against DDP": made.against_ddp,
+    }
+    return Outcome(view=made.view(), data=facts, records=(made,))
 
 
 def _usual(task: Task) -> str:

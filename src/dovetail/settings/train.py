@@ -7,7 +7,7 @@ docs follow from there.  The function takes ``(model, task, *, seed, **settings)
 
 from __future__ import annotations
 
-from dovetail.core.amounts import read_budget
+from dovetail.core.amounts import read_budget, read_speed
 from dovetail.core.errors import SettingsError, argument, nearest
 from dovetail.core.settings import Settings, setting
 from dovetail.settings.pack import Bits
@@ -200,6 +200,68 @@ class Layerwise(Steps):
     )
 
 
+class Partitioned(Steps):
+    """A few partitions, each under a decision block of its own, at once or one after the other."""
+
+    partitions: int | None = setting(
+        None, "how many (default: 2, or as many as --at makes)", least=2, metavar="P"
+    )
+    parallel: bool = setting(
+        False,
+        "a process for each (torchrun --standalone --nproc-per-node 2 -m dovetail train ...); in "
+        "one process the outcome is the same",
+    )
+    order: str = setting(
+        "at-once",
+        "each step on what the partition below hands on; or up, each to its end; or in rounds",
+        choices=("at-once", "up", "round-robin"),
+    )
+    rounds: int | None = setting(
+        None, "how many, the epochs shared out among them (default: one an epoch)", least=1
+    )
+    at: tuple[str, ...] | None = setting(
+        None,
+        "partitions end here; repeated, in the order of the network (default: where the slowest "
+        "takes least, by timing)",
+        metavar="POINT",
+        many="append",
+    )
+    queue: int = setting(2, "batches that wait to be sent, and to be used, at most", least=1)
+    replicas: int = setting(
+        1, "processes that share the rows of each batch in every partition", least=1, metavar="R"
+    )
+    timeout: float = setting(
+        60.0, "how long to wait for a sign of life of another process", above=0, metavar="SECONDS"
+    )
+    loss: str | None = setting(
+        None, "of classes (default: cross-entropy)", choices=LOSS_NAMES, metavar="LOSS"
+    )
+    lr_by_depth: float = setting(0.5, "factor on the learning rate, a partition", above=0)
+    decay_by_depth: float = setting(0.5, "factor on the weight decay, a partition", above=0)
+    decision_convs: int | None = setting(
+        None, "convolutions of a decision block (default: 0 to 2, by the map)", least=0
+    )
+    decision_channels: int | None = setting(
+        None, "their channels (default: as the layer, 32 to 128)", least=1
+    )
+    decision_pool: int | None = setting(
+        None, "side of the squares that are averaged before them (default: 1)", least=1
+    )
+    packing: str | None = setting(
+        None,
+        "how activations are handed on (default: as they are)",
+        choices=("float16", "packed"),
+    )
+    plan: bool = setting(
+        False, "say the balance, the bytes a step and the expected speed, train nothing"
+    )
+    link: str | None = setting(
+        None,
+        "how fast processes reach each other, such as 100Mbit: the cuts allow for it",
+        metavar="SPEED",
+    )
+
+
 class SelfSupervised(Steps):
     """The front of a network, without any labels."""
 
@@ -361,6 +423,12 @@ WAYS: dict[str, Way] = {
             "dovetail train digits --how layerwise --net lenet5 --set norm=batch --epochs 5",
         ),
         Way(
+            "partitioned",
+            "dovetail.train.partitioned:partitioned",
+            Partitioned,
+            "dovetail train digits --how partitioned --net lenet5 --set norm=batch --epochs 5",
+        ),
+        Way(
             "self-supervised",
             "dovetail.train.self_supervised:self_supervised",
             SelfSupervised,
@@ -442,6 +510,8 @@ def chosen(
             f"{argument('how', many)}"
         )
     way.settings.check(said)
+    if "link" in said:
+        read_speed(said["link"])
     if "memory_budget" in said:
         read_budget(said["memory_budget"])
     return way, said

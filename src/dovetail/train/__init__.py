@@ -16,6 +16,8 @@ from dovetail.train.layerwise import layerwise
 from dovetail.train.memory_plan import plan
 from dovetail.train.modular import modular
 from dovetail.train.options import Options
+from dovetail.train.partition_plan import plan_partitions
+from dovetail.train.partitioned import partitioned
 from dovetail.train.self_supervised import self_supervised
 from dovetail.train.stitch import stitch
 
@@ -31,7 +33,9 @@ __all__ = [
     "end_to_end",
     "layerwise",
     "modular",
+    "partitioned",
     "plan",
+    "plan_partitions",
     "self_supervised",
     "stitch",
 ]

@@ -107,6 +107,15 @@ def load_checkpoint(path: Path, identity: dict[str, Any]) -> Checkpoint | None:
     return Checkpoint(theirs, facts["facts"], tensors)
 
 
+def before(path: Path) -> Path:
+    """Where the checkpoint before the last one is kept, for trainings of several processes.
+
+    >>> print(before(Path("runs/net.safetensors")))
+    runs/net.before.safetensors
+    """
+    return path.with_suffix(f".before{path.suffix}")
+
+
 def _ours(facts: Any) -> bool:
     return (
         isinstance(facts, dict)

@@ -11,7 +11,7 @@ from dovetail.core.errors import CutError, SettingsError, TaskError, argument
 from dovetail.core.seeds import derived_seed
 from dovetail.dist.averaging import AS_USUAL, Averaging
 from dovetail.dist.group import my_share, rank_and_size
-from dovetail.dist.packed_mean import Packing
+from dovetail.dist.wire import Packing
 from dovetail.parts.contract import Preprocess
 from dovetail.parts.cutting import cut, output_point
 from dovetail.parts.part import Part, as_part
@@ -23,7 +23,6 @@ from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course, Step, try_once
 from dovetail.train.link_costs import Network, link_seconds
-from dovetail.train.loop import Together
 from dovetail.train.memory import Work
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.sifting import Sight
@@ -36,6 +35,7 @@ from dovetail.train.supervision import (
     target_scale,
     validation,
 )
+from dovetail.train.together import Together
 
 
 def end_to_end(

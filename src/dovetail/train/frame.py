@@ -27,10 +27,11 @@ from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, ModularTraining, ModuleHistory, Row, kept_epoch
-from dovetail.train.loop import EpochSource, Together, Turns
+from dovetail.train.loop import EpochSource, Turns
 from dovetail.train.options import LoopOptions, Moment, Options, choose_device
 from dovetail.train.sifting import Sifted, Sight, kept_inputs
 from dovetail.train.supervision import Batches, Loss, Prepared, below
+from dovetail.train.together import Company
 
 HEAD = "head"
 """What the last stage of a training in stages is called."""
@@ -207,7 +208,7 @@ class Course:
         label: str | None = None,
         stage: str | None = None,
         options: Options | None = None,
-        together: Together | None = None,
+        together: Company | None = None,
         until: int | None = None,
         keep: bool = False,
         samples: int | None = None,
@@ -229,18 +230,8 @@ class Course:
             samples: What a filter before training left for this stage, if not all that it left.
         """
         options = options or self.options
-        if together is not None and together.rank > 0:
-            options = replace(options, show=False)
-        if stage is not None:
-            options = replace(options, checkpoint=stage_file(options.checkpoint, stage))
-        turns = self._turns.pop(stage, None) or Turns(
-            module,
-            batches,
-            step,
-            options,
-            seed=self.seed if seed is None else seed,
-            identity={**self.identity, **self.settings, "stage": stage},
-            together=together,
+        turns = self._turns.pop(stage, None) or self.turns(
+            module, batches, step, seed=seed, stage=stage, options=options, together=together
         )
         label = self.tasks[0].name if label is None else label
         rows = turns.go(until, batches=batches, validate=validate, label=label, keep=keep)
@@ -249,6 +240,35 @@ class Course:
         module.zero_grad(set_to_none=True)
         module.eval()
         return self._told(rows, stage or "", samples)
+
+    def turns(
+        self,
+        module: nn.Module,
+        batches: EpochSource,
+        step: Step,
+        *,
+        validate: Validate = None,
+        seed: int | None = None,
+        stage: str | None = None,
+        options: Options | None = None,
+        together: Company | None = None,
+    ) -> Turns:
+        """A training that has not begun, its checkpoint named and told from those of others."""
+        options = options or self.options
+        if together is not None and together.rank > 0:
+            options = replace(options, show=False)
+        if stage is not None:
+            options = replace(options, checkpoint=stage_file(options.checkpoint, stage))
+        return Turns(
+            module,
+            batches,
+            step,
+            options,
+            validate,
+            seed=self.seed if seed is None else seed,
+            identity={**self.identity, **self.settings, "stage": stage},
+            together=together,
+        )
 
     def origin(
         self, parents: Iterable[Part], measured: Mapping[str, float], task: Task | None = None

@@ -174,7 +174,7 @@ def layerwise(
     )
     sizes = {"convs": decision_convs, "channels": decision_channels, "pool": decision_pool}
     dropouts = (forward_dropout, forward_fade, backward_dropout)
-    plan = [_stage(stages, span, len(points), task, sizes, dropouts) for span in spans]
+    plan = [stage_of(stages, span, len(points), task, sizes, dropouts) for span in spans]
     own, scaled = loss_for(loss, task), loss is None
     options_of = factors.of(course.options, len(plan))
     plan, peaks, full = sized(plan, whole, task, own, options_of, memory_budget)
@@ -215,7 +215,7 @@ def layerwise(
         each = work[number]
         if not trainable(each.stage.layers) and each.stage.decision is not None:
             continue
-        _turn(course, stages, each, whole, task, own, keeping, until, alone=len(work) == 1)
+        turn(course, stages, each, whole, task, own, keeping, until, alone=len(work) == 1)
         if best.stops(number, each, whole):
             break
     return _result(course, start, whole, work, best, spans, points, notes, full)
@@ -282,7 +282,7 @@ def _refuse(
         )
 
 
-def _stage(
+def stage_of(
     stages: Stages,
     span: tuple[int, int],
     layers: int,
@@ -317,7 +317,7 @@ def _stage(
     )
 
 
-def _turn(
+def turn(
     course: Course,
     stages: Stages,
     work: Work,

@@ -30,11 +30,10 @@ from dovetail.core.errors import DovetailError, FormatError, TrainingError, firs
 from dovetail.core.plain import from_plain
 from dovetail.core.progress import Tick, progress
 from dovetail.core.seeds import derived_seed, reseed
-from dovetail.dist.averaging import Averaging
-from dovetail.dist.group import rank_and_size, told_by_each
 from dovetail.train.checkpoint import (
     Checkpoint,
     Progress,
+    before,
     below,
     load_checkpoint,
     optimiser_state,
@@ -45,6 +44,7 @@ from dovetail.train.checkpoint import (
 from dovetail.train.fit import WATCHED, Row, best_epoch
 from dovetail.train.options import Moment, Options, Schedule, choose_device, make_optimiser
 from dovetail.train.sifting import Sifted
+from dovetail.train.together import Company
 
 _UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError)
 """What an optimiser raises whose state is not one of its own."""
@@ -60,74 +60,6 @@ class EpochSource(Protocol):
         ...
 
 
-class Together:
-    """What a loop asks when its network is averaged with that of other processes.
-
-    >>> from torch import nn
-    >>> together = Together(Averaging(nn.Linear(2, 1)))
-    >>> together.alone, together.closed(0.5), together.either(False, True)
-    (True, {'loss': 0.5}, [False, True])
-    """
-
-    def __init__(self, averaging: Averaging) -> None:
-        self.averaging = averaging
-        self.rank, self.size = rank_and_size()
-        self._seen = 0
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is nobody else."""
-        return self.size == 1
-
-    def stepped(self) -> None:
-        """After a step of the optimiser."""
-        self.averaging.step()
-
-    def closed(self, loss: float) -> dict[str, float]:
-        """End an epoch with the same weights everywhere: the mean loss, and the bits it took."""
-        self.averaging.synchronise()
-        losses = told_by_each(loss)
-        row = {"loss": sum(losses) / self.size}
-        sent = [one["bits a weight"] for one in self.averaging.record().rows[self._seen :]]
-        self._seen += len(sent)
-        return row | ({"bits a weight": sum(sent) / len(sent)} if sent else {})
-
-    def agreed(self, measures: dict[str, float]) -> dict[str, float]:
-        """Process 0's, for all: where a last bit differs, they might choose different epochs."""
-        agreed: dict[str, float] = told_by_each(measures)[0]
-        return agreed
-
-    def either(self, *flags: bool) -> list[bool]:
-        """Each flag, raised if any process raised it."""
-        return [any(said) for said in zip(*told_by_each(flags), strict=True)]
-
-    def all_say(self, value: Any) -> bool:
-        """Whether every process says the same."""
-        said = told_by_each(value)
-        return all(other == said[0] for other in said)
-
-    def file(self, path: Path) -> Path:
-        """Where this process keeps its state: momentum and residuals are its own.
-
-        >>> from torch import nn
-        >>> Together(Averaging(nn.Linear(2, 1))).file(Path("run.safetensors")).name
-        'run.safetensors'
-        """
-        return path if self.rank == 0 else path.with_suffix(f".process{self.rank}{path.suffix}")
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What must survive an interruption, as JSON facts and named tensors."""
-        state = self.averaging.state_dict()
-        residuals: dict[str, Tensor] = state.pop("residuals")
-        del state["common"]  # the weights of this moment
-        return state, residuals
-
-    def restore(self, facts: dict[str, Any], residuals: dict[str, Tensor]) -> None:
-        """Go back to what :meth:`state` gave."""
-        self.averaging.load_state_dict({**facts, "residuals": residuals})
-        self._seen = len(facts["rows"])
-
-
 def run_loop(
     module: nn.Module,
     batches: EpochSource,
@@ -138,7 +70,7 @@ def run_loop(
     seed: int = 0,
     identity: dict[str, Any] | None = None,
     label: str = "training",
-    together: Together | None = None,
+    together: Company | None = None,
 ) -> tuple[Row, ...]:
     """Train ``module`` in place and return one row of measures an epoch.
 
@@ -193,9 +125,9 @@ class Turns:
         validate: Callable[[], Row] | None = None,
         seed: int = 0,
         identity: dict[str, Any] | None = None,
-        together: Together | None = None,
+        together: Company | None = None,
     ) -> None:
-        self._run = _Run(module, batches, step, options, validate, seed, identity or {}, together)
+        self.run = Run(module, batches, step, options, validate, seed, identity or {}, together)
         self._stepped = False
 
     def go(
@@ -211,7 +143,7 @@ class Turns:
 
         With ``keep`` the end of the turn is saved, if there is a file, however soon it comes.
         """
-        run, most = self._run, self._run.options.epochs
+        run, most = self.run, self.run.options.epochs
         until = most if until is None else min(until, most)
         run.batches, run.validate = batches or run.batches, validate or run.validate
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -227,7 +159,10 @@ class Turns:
             ):
                 while run.epoch < until and not run.stopped:
                     self._stepped = True
-                    run.one_epoch(tick, inside)
+                    for _ in run.steps(tick, inside):
+                        pass
+                    flags = run.stopped, run.due
+                    run.settle(*(flags if run.together is None else run.together.either(*flags)))
                     inside = False
             if keep and due and run.file is not None:
                 run.save(run.file)
@@ -237,7 +172,7 @@ class Turns:
 
 
 @dataclass
-class _Run:
+class Run:
     """One training: what must survive an interruption, and the steps that change it."""
 
     module: nn.Module
@@ -247,7 +182,7 @@ class _Run:
     validate: Callable[[], Row] | None
     seed: int
     identity: dict[str, Any]
-    together: Together | None
+    together: Company | None
     rows: list[Row] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
@@ -278,8 +213,12 @@ class _Run:
         """The batches, if they are of rows that are chosen before each epoch."""
         return self.batches if isinstance(self.batches, Sifted) else None
 
-    def one_epoch(self, tick: Tick, inside: bool) -> None:
-        """All steps of an epoch, or those that are left of one that was resumed ``inside``."""
+    def steps(self, tick: Tick, inside: bool = False) -> Iterator[None]:
+        r"""All steps of an epoch, or those that are left of one that was resumed ``inside``.
+
+        Each is taken when it is asked for; what comes behind the last closes the epoch, so that
+        whoever asks decides when this training goes on, and settles it afterwards.
+        """
         sifted, pace = self.sifted, 1.0
         if sifted is not None:
             if not inside:
@@ -314,8 +253,9 @@ class _Run:
                 tick(words)
                 if self.interrupted():
                     self._give_in()
-                if self.alone and self.file is not None and time.monotonic() >= self.save_at:
+                if self.alone and self.due and self.file is not None:
                     self.save(self.file)
+                yield
             if sifted is not None and sifted.steps < len(sifted):
                 tick(words, len(sifted) - sifted.steps)
         except (RuntimeError, ValueError) as error:  # batch norm on one example, no memory left
@@ -362,9 +302,15 @@ class _Run:
         moment = Moment(self.epoch, self.module, row)
         for callback in self.options.callbacks:
             self.stopped |= callback(moment) is True
-        due = self.file is not None and time.monotonic() >= self.save_at
-        if self.together is not None:
-            self.stopped, due = self.together.either(self.stopped, due)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return self.file is not None and time.monotonic() >= self.save_at
+
+    def settle(self, stopped: bool, due: bool) -> None:
+        """What all agreed upon at the end of an epoch: whether to stop, whether to save."""
+        self.stopped = stopped
         if self.file is not None and due:
             self.save(self.file)
 
@@ -395,18 +341,32 @@ class _Run:
         if self.batch:
             tensors |= {"losses": torch.stack(self.losses)}
             tensors |= {} if self.sifted is None else {"chosen": self.sifted.mask}
+        if not self.alone and file.exists():
+            file.replace(before(file))  # others may be killed before they have written theirs
         Checkpoint(self.identity, facts, tensors).save(file)
         self.save_at = time.monotonic() + self.options.checkpoint_seconds
 
     def restore(self) -> bool:
         """Go back to the checkpoint, if there is one; whether it lies inside an epoch."""
+        kept = self.kept()
+        if self.together is None or self.file is None or not self.options.resume:
+            return self.go_back(next(iter(kept.values()), None))
+        chosen = self.together.newest(list(kept))
+        return self.go_back(None if chosen is None else kept[chosen])
+
+    def kept(self) -> dict[int, Checkpoint]:
+        """What there is to go back to, by its epoch; of several processes two are kept."""
         if self.file is None or not self.options.resume:
-            return False
-        saved = load_checkpoint(self.file, self.identity)
-        if self.together is not None and not self.together.all_say(
-            saved and saved.facts.get("epoch")
-        ):
-            saved = None  # killed while some had saved and others not
+            return {}
+        files = [self.file] if self.alone else [self.file, before(self.file)]
+        found = [each for file in files if (each := load_checkpoint(file, self.identity))]
+        return {
+            epoch if isinstance(epoch := each.facts.get("epoch"), int) else -1: each
+            for each in found
+        }
+
+    def go_back(self, saved: Checkpoint | None) -> bool:
+        """Go back to it; whether it lies inside an epoch."""
         if saved is None:
             return False
         try:

@@ -7,7 +7,7 @@ batch, or activations that are computed twice instead of kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,12 +145,24 @@ class StageNetwork(nn.Module):
         super().__init__()
         self.dropout, self.layers, self.back, self.decision = dropout, layers, back, decision
         self.recomputes = recomputes
+        self.hand_over: Callable[[Tensor], None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The decision on features ``[n, ...]``."""
+        """The decision on ``[n, ...]``; ``hand_over`` is told first what the layers gave."""
+        made = self.features(x)
+        if self.hand_over is not None:
+            self.hand_over(made.detach())
+        return self.decided(made)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the layers give."""
         x = self.dropout(x)
         for block in _pieces(self.layers):
             x = self._through(block, x)
+        return x
+
+    def decided(self, x: Tensor) -> Tensor:
+        """The decision on what the layers gave."""
         x = self.back(x)
         for block in _pieces(self.decision):
             x = self._through(block, x)

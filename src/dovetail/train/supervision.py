@@ -47,6 +47,7 @@ class Prepared:
 
     def __init__(self, raw: Batches, ready: Callable[[Tensor], Tensor]) -> None:
         self.raw, self._ready = raw, ready
+        self.size, self.places = raw.size, raw.places
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -309,15 +310,22 @@ def validation(
     targets = task.targets.index_select(0, rows)
     inputs = task.inputs.index_select(0, rows) if inputs is None else inputs
 
-    def validate() -> dict[str, float]:
-        outputs = outputs_of(part, inputs)
-        with torch.no_grad():
-            device = part.device
-            value = float(loss(outputs.to(device), scale.standard(targets.to(device))))
-        measures = measure(scale.natural(outputs), targets, task)
-        return {"validation loss": value} | {f"validation {k}": v for k, v in measures.items()}
+    return lambda: judged(outputs_of(part, inputs), targets, task, loss, scale, part.device)
 
-    return validate
+
+def judged(
+    outputs: Tensor,
+    targets: Tensor,
+    task: Task,
+    loss: Loss,
+    scale: TargetScale = NATURAL,
+    device: torch.device | None = None,
+) -> dict[str, float]:
+    """Measures of what a network gives on the validation split."""
+    with torch.no_grad():
+        value = float(loss(outputs.to(device), scale.standard(targets.to(device))))
+    measures = measure(scale.natural(outputs), targets, task)
+    return {"validation loss": value} | {f"validation {k}": v for k, v in measures.items()}
 
 
 def validation_behind(
@@ -378,7 +386,7 @@ class Batches:
         if len(inputs) != len(targets):
             raise SettingsError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs, self._targets, self._rows = inputs, targets, rows
-        self._seed, self._augment, self._size = seed, augment, batch_size
+        self._seed, self._augment, self.size = seed, augment, batch_size
         self.count = len(inputs) if rows is None else len(rows)
         self.chosen: Tensor | None = None
         if self.count == 0:
@@ -394,7 +402,7 @@ class Batches:
         return len(self) if self.chosen is None else self._batches(int(self.chosen.sum()))
 
     def _batches(self, rows: int) -> int:
-        full, rest = divmod(rows, self._size)
+        full, rest = divmod(rows, self.size)
         # Batch norm cannot train on one example: it has no variance, and torch raises.  Leaving a
         # random example out of an epoch costs nothing.
         alone = rest == 1 and full > 0
@@ -416,13 +424,24 @@ class Batches:
         >>> [len(inputs) for inputs, _ in batches.epoch(0)]
         [4, 2]
         """
-        order = self.order(number)
-        order = order if self.chosen is None else order[self.chosen[order]]
-        order = order if self._rows is None else self._rows[order]
-        for batch in range(start, self.steps):
-            index = order[batch * self._size : (batch + 1) * self._size]
+        for batch, places in enumerate(self.places(number)):
+            if batch < start:
+                continue
+            index = places if self._rows is None else self._rows[places]
             # a copy even where a slice would do: a network may begin with an in-place operation
             inputs = as_float(self._inputs.index_select(0, index))
             if self._augment is not None:
                 inputs = self._augment(inputs, generator(self._seed, "augment", number, batch))
             yield inputs, self._targets.index_select(0, index)
+
+    def places(self, number: int) -> Iterator[Tensor]:
+        """Of each batch of an epoch, which of the rows it has, counted from 0.
+
+        >>> batches = Batches(torch.zeros(6, 2), torch.zeros(6), 4)
+        >>> sorted(torch.cat(list(batches.places(0))).tolist())
+        [0, 1, 2, 3, 4, 5]
+        """
+        order = self.order(number)
+        order = order if self.chosen is None else order[self.chosen[order]]
+        for batch in range(self.steps):
+            yield order[batch * self.size : (batch + 1) * self.size]
