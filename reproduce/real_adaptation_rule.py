@@ -5,8 +5,8 @@ lowers the log loss.  In ``real_adaptation.py`` one cell of 36 came out more tha
 the probe.  This script compares rules on labels and images that no reported figure uses: draws 200
 to 205, with 1000 test images that are not among the 500 reported (of the digits: images of the
 training split that the draw left out).  EfficientNet-Lite 0 to 2 at 64 pixels, four sets, 5 and 20
-labels a class; with one label the answer is the probe whatever the rule.  What lies below the layers
-that may move is computed once an image.
+labels a class; with one label the answer is the probe whatever the rule.  What lies below the
+layers that may move is computed once an image.
 
 In each run the head alone and the moved network are fitted in three folds and in five, and on all
 labels.  The rules, fixed before the first run:
@@ -25,9 +25,9 @@ labels.  The rules, fixed before the first run:
 ``H``  as D, the shares tried being 0 to 0.5.
 
 Judged by what is gained over the probe in a cell (network, set, labels; means over draws).  A rule
-may replace A if its mean log loss over cells is at most 0.002 above A's and its worst cell's at most
-0.002 above A's worst, its mean accuracy at most 0.1 points below A's and its worst cell no worse
-than A's.  Of those the one with the largest sum of worst and mean accuracy is taken.
+may replace A if its mean log loss over cells is at most 0.002 above A's and its worst cell's at
+most 0.002 above A's worst, its mean accuracy at most 0.1 points below A's and its worst cell no
+worse than A's.  Of those the one with the largest sum of worst and mean accuracy is taken.
 
 The record has the rules with these figures, and ``held out``: the log losses on labels held out of
 the cell that misses (Lite0, digits, 20 labels a class), for the reported draws 0 to 2.
@@ -194,7 +194,8 @@ def in_folds(
 ) -> dict[str, Tensor]:
     rows = late.rows(inputs)
     moves: Moves = schedule(5_000_000, len(codes)).moves
-    assert (moves.batch_size, moves.rate) == (BATCH, RATE) and moves.steps >= PASSES
+    assert (moves.batch_size, moves.rate) == (BATCH, RATE)
+    assert moves.steps >= PASSES
 
     def free(one: Front) -> bool:
         assert one.part is not None
@@ -202,9 +203,7 @@ def in_folds(
         return True
 
     start = _start(late, rows, codes, classes, None, 0)
-    run = _Run(
-        late, inputs, rows, codes, classes, moves, free, start, True, lambda words: None, 0
-    )
+    run = _Run(late, inputs, rows, codes, classes, moves, free, start, True, lambda words: None, 0)
     held_out = folds_of(codes, 0, folds)
     without = torch.zeros(len(codes), classes, dtype=torch.float64)
     said = without.clone()
@@ -232,7 +231,8 @@ def in_folds(
 def between(start: Front, end: Front, share: float) -> Front:
     """The weights a share of the way from one front to another."""
     mine = _mean_of([end])
-    assert mine.part is not None and start.part is not None
+    assert mine.part is not None
+    assert start.part is not None
     pairs = zip(mine.part.module.parameters(), start.part.module.parameters(), strict=True)
     for own, first in pairs:
         own.copy_(torch.lerp(first, own, share))
@@ -343,7 +343,9 @@ def write(
             best = row
     now["may replace A"] = True
     words = [word for word in missed[0] if word not in ("scores", "share")]
-    held = [{"draw": d, **{w: one[w] for w in words}} for d, one in zip(REPORTED, missed, strict=True)]
+    held = [
+        {"draw": d, **{w: one[w] for w in words}} for d, one in zip(REPORTED, missed, strict=True)
+    ]
     means = {word: statistics.mean(one[word] for one in missed) for word in words}
     cells = {
         ", ".join(map(str, cell)): {
@@ -352,7 +354,7 @@ def write(
         for cell, runs in found.items()
     }
     Evidence(
-        claim="the rule by which inference moves layers of a real network is the best of those tried",
+        claim="the rule by which inference moves layers of real networks is the best tried",
         holds=best is now,
         rows=tuple(rows),
         command="python reproduce/real_adaptation_rule.py",
