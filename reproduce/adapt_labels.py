@@ -285,13 +285,14 @@ def defaults(scale: dict[str, Any], args: argparse.Namespace) -> None:
     rows = []
     for task in scale["tasks"]:
         source, target = tasks_of(task, scale["source"])
+        part = functools.cache(functools.partial(trained, source, scale["epochs"]))
         for labels in (each for each in scale["labels"] if each <= 30):
             found: dict[str, list[Found]] = {way: [] for way in DEFAULTS.values()}
             for seed in range(scale["seeds"]):
-                part = functools.cache(functools.partial(trained, source, scale["epochs"], seed))
+                mine = functools.partial(part, seed)
                 for way in DEFAULTS.values():
                     make = functools.partial(
-                        without_arguments, way, part, target, labels, seed, scale["test"]
+                        without_arguments, way, mine, target, labels, seed, scale["test"]
                     )
                     key = f"{args.scale}, {task}, {labels} labels, {way}, seed {seed}"
                     found[way].append(found_once(args.kept, key, {"test": scale["test"]}, make))

@@ -17,9 +17,10 @@ half a point below the probe's in every cell (network, set, labels), above it on
 cells; the log loss is not above the probe's on the mean over cells.
 
 A line a run is kept in ``data/real_adaptation/runs.jsonl``; what is there is not run again, and
-the record is written from all the lines that the selection asks for.  Several processes may keep
-theirs in folders of their own: ``cat`` puts the lines together.  Needs ``make data`` and
-``pip install "dovetail[efficientnet]"``.
+the record is written from all the lines that the selection asks for.  Ways that it does not ask for
+(``--ways probe,linearized``) stay in the record as they are.  ``each run`` has the draws one by
+one.  Several processes may keep theirs in folders of their own: ``cat`` puts the lines together.
+Needs ``make data`` and ``pip install "dovetail[efficientnet]"``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ import torch
 import dovetail as dt
 from dovetail.adapt.ways import WAYS, Choices, estimator_for
 from dovetail.core.evidence import Evidence, environment
+from dovetail.core.records import load_record
 from dovetail.core.seeds import generator
 from dovetail.measure.calibration import nll
 from dovetail.tasks.derive import few
@@ -49,6 +51,7 @@ LABELS = (1, 5, 20)
 DRAWS = (0, 1, 2)
 SIZE, TEST = 64, 500
 BELOW = 0.005
+KEPT = ("network", "set", "labels", "draw", "way", "accuracy", "log loss", "chosen")
 
 Run = dict[str, Any]
 Cell = tuple[str, str, int]
@@ -65,7 +68,7 @@ def main() -> None:
     found = [line for cell in grid if (line := kept.find(*cell)) is not None]
     if not found:
         raise SystemExit("nothing was run yet")
-    write(found, args)
+    write(found, args, earlier(args))
 
 
 def _turn(cell: tuple[str, str, int, int, str]) -> tuple[float, int]:
@@ -160,20 +163,56 @@ def run(network: str, name: str, labels: int, draw: int, way: str) -> Run:
     }
 
 
-def write(found: list[Run], args: argparse.Namespace) -> None:
+class Earlier(NamedTuple):
+    """What the record says of ways that are not asked for now."""
+
+    ways: tuple[str, ...]
+    rows: dict[Cell, Run]
+    settings: dict[str, Any]
+
+    def told(self, word: str) -> dict[str, Any]:
+        """Of a table of the settings, the lines on those ways."""
+        table = self.settings.get(word, {})
+        return {name: each for name, each in table.items() if name.startswith(self.ways)}
+
+    def draws(self, cell: Cell) -> dict[str, int]:
+        """How many there were in a cell."""
+        said = self.settings["draws"].get("{}, {}, {}".format(*cell), {}) if self.ways else {}
+        return {way: number for way, number in said.items() if way in self.ways}
+
+    def of(self, cell: Cell) -> Run:
+        """Their columns in the row of a cell."""
+        row = self.rows.get(cell, {}) if self.ways else {}
+        return {name: each for name, each in row.items() if name.startswith(self.ways)}
+
+
+def earlier(args: argparse.Namespace) -> Earlier:
+    ways = tuple(way for way in WAYS if way not in args.ways)
+    if not ways or not args.output.exists():
+        return Earlier((), {}, {})
+    record = load_record(args.output)
+    assert isinstance(record, Evidence)
+    rows = {(row["network"], row["set"], row["labels a class"]): row for row in record.rows}
+    return Earlier(ways, rows, dict(record.settings))
+
+
+def write(found: list[Run], args: argparse.Namespace, before: Earlier) -> None:
     cells: dict[Cell, dict[str, list[Run]]] = {}
     for one in found:
         cell = cells.setdefault((one["network"], one["set"], one["labels"]), {})
         cell.setdefault(one["way"], []).append(one)
-    rows = [row_of(cell, ways) for cell, ways in sorted(cells.items())]
-    verdicts = {
+    rows = [row_of(cell, ways) | before.of(cell) for cell, ways in sorted(cells.items())]
+    verdicts = before.told("verdicts") | {
         verdict: holds
         for way in args.ways
         if way != "probe"
         for verdict, holds in judged(way, cells).items()
     }
     asked_for = len(NETWORKS) * len(SETS) * len(LABELS) * len(DRAWS) * len(WAYS)
-    verdicts["every network, set, number of labels, draw and way was run"] = len(found) == asked_for
+    draws = {cell: _draws(ways) | before.draws(cell) for cell, ways in sorted(cells.items())}
+    ran = sum(sum(each.values()) for each in draws.values())
+    verdicts["every network, set, number of labels, draw and way was run"] = ran == asked_for
+    less = before.told("less the probe") | paired(cells, args.ways)
     Evidence(
         claim="fine-tuning and inference in a network trained on ImageNet are never half a point "
         "below a probe, above it on average, and no less sure",
@@ -186,12 +225,13 @@ def write(found: list[Run], args: argparse.Namespace) -> None:
             test=TEST,
             cells=len(cells),
             of=len(NETWORKS) * len(SETS) * len(LABELS),
-            draws={f"{n}, {s}, {k}": _draws(ways) for (n, s, k), ways in sorted(cells.items())},
+            draws={"{}, {}, {}".format(*cell): each for cell, each in draws.items()},
         )
-        | {"verdicts": verdicts, "less the probe": paired(cells, args.ways)}
-        | {"means": means(cells, args.ways)},
+        | {"verdicts": verdicts, "less the probe": less}
+        | {"means": before.told("means") | means(cells, args.ways)}
+        | {"each run": [{w: one[w] for w in KEPT} for one in found], "kept ways": before.ways},
     ).save(args.output)
-    print(json.dumps({"verdicts": verdicts, "less the probe": paired(cells, args.ways)}, indent=1))
+    print(json.dumps({"verdicts": verdicts, "less the probe": less}, indent=1))
 
 
 def _draws(ways: dict[str, list[Run]]) -> dict[str, int]:

@@ -212,6 +212,18 @@ def test_features_that_tell_nothing_are_told():
         LinearizedClassifier(blind).fit(x, y)
 
 
+@pytest.mark.filterwarnings("error")
+def test_probabilities_near_uniform_are_told(low):
+    (x, y), _, _ = high(4)
+    LinearizedClassifier(low).fit(x, y.numpy())
+    LinearizedClassifier(low, around="start").fit(x, y.numpy())
+    with pytest.warns(UserWarning, match=r"of the labels fitted to even.*by guessing 20\.0%"):
+        drowned = LinearizedClassifier(low, around="start", prior=1e-9).fit(x, y.numpy())
+    said = drowned.predict_proba(x)
+    entropy = -(said * np.log(said)).sum(1).mean()
+    assert entropy > 0.95 * np.log(5)
+
+
 def test_unknown_places_are_refused(low):
     (x, y), _, _ = high(2)
     with pytest.raises(SettingsError, match="around is one of auto, head, again, start"):

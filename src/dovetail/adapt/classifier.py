@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, get_args
@@ -19,7 +20,7 @@ from dovetail.adapt.finetuned import own_head, places_of
 from dovetail.adapt.laplace import Link, condition_on_labels, probabilities, with_more_labels
 from dovetail.adapt.linear_heads import folds_of
 from dovetail.adapt.networks import front_of, network_of
-from dovetail.adapt.placed import Placeable
+from dovetail.adapt.placed import UNSURE, Placeable
 from dovetail.adapt.plan import Plan
 from dovetail.adapt.priors import few_of_each, label_prior
 from dovetail.adapt.variational import VariationalPosterior, variational
@@ -159,6 +160,7 @@ class LinearizedClassifier(Classifier, Placeable):
         if self.around_ == "start":
             self._fit_start(raw, y, began, sample_weight)
             self.chosen_ = "start"
+            self._warn_if_lost(None, self._logits_at_start(raw))
             return self
         placed = self._placed(raw, codes, class_names is not None)
         held_out = min(placed.guarded.losses.values(), default=None)
@@ -171,10 +173,10 @@ class LinearizedClassifier(Classifier, Placeable):
                 losses = {} if judged is None else {"start": judged, "head": held_out}
                 why = START_WON if losses else NOTHING_HELD_OUT
                 self.diagnostics_ |= {"why": why, "held_out_log_loss": losses}
-                self._warn_if_lost(judged)
+                self._warn_if_lost(judged, self._logits_at_start(raw))
                 return self
         self._settle_placed(placed, raw, codes, began)
-        self._warn_if_lost(held_out)
+        self._warn_if_lost(held_out, placed.guarded.logits / placed.guarded.temperature)
         return self
 
     def plan(self, n: int, X: Any = None, y: Any = None) -> Plan:
@@ -288,7 +290,9 @@ class LinearizedClassifier(Classifier, Placeable):
         said = torch.zeros(len(codes), len(self.classes_), dtype=torch.float64)
         for fold in range(folds):
             held = (held_out == fold).numpy()
-            one = clone(self).set_params(around="start").fit(raw[~held], labels[~held])
+            with warnings.catch_warnings():  # it is not chosen yet
+                warnings.filterwarnings("ignore", message=UNSURE)
+                one = clone(self).set_params(around="start").fit(raw[~held], labels[~held])
             said[held] = torch.as_tensor(one.predict_proba(raw[held])).log()
         judged = (held_out >= 0) & (held_out < folds)
         heat = temperature_of(said[judged], codes[judged])

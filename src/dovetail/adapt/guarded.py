@@ -53,6 +53,7 @@ this share of guessing to be kept."""
 class Guarded:
     """A front and its head, the temperature of its logits, and why it is this one.
 
+    ``logits`` are those of the labels fitted to, ``[n, c]``, before the temperature.
     ``chosen`` is ``"fine-tuned"``, ``"probe"`` or ``"own head"``; ``losses`` are the log losses of
     labels held out, by the steps after which they were measured (0: frozen features); ``folds`` is
     how many folds those are.
@@ -60,6 +61,7 @@ class Guarded:
 
     front: Front
     head: Linear
+    logits: Tensor
     temperature: float
     chosen: str
     why: str
@@ -144,12 +146,14 @@ def _start(
     """A probe's head, or the network's own where that costs less on the same labels."""
     probe = fit_head(rows, codes, classes, seed=seed)
     if own is not None:
-        heat = temperature_of(own(rows), codes)
-        loss = float(F.cross_entropy(own(rows) / heat, codes))
+        logits = own(rows)
+        heat = temperature_of(logits, codes)
+        loss = float(F.cross_entropy(logits / heat, codes))
         bar = KNOWN * math.log(classes) if probe.loss is None else probe.loss
         if loss <= bar:
-            return Guarded(front, own, heat, "own head", "", own=True)
-    return Guarded(front, _cool(probe), 1.0, "probe", "", kind=probe.kind)
+            return Guarded(front, own, logits, heat, "own head", "", own=True)
+    head = _cool(probe)
+    return Guarded(front, head, head(rows), 1.0, "probe", "", kind=probe.kind)
 
 
 def _cool(fitted: FittedHead) -> Linear:
@@ -224,9 +228,11 @@ class _Run:
 
     def tuned(self, mine: Front, steps: int, why: str) -> Guarded:
         """The result where weights have moved, its head fitted anew."""
-        head = self.head_after(mine.rows(self.inputs), self.codes)
+        rows = mine.rows(self.inputs)
+        head = self.head_after(rows, self.codes)
         mine = _laid_out(mine, torch.contiguous_format)
-        return replace(self.start, front=mine, head=head, chosen="fine-tuned", why=why, steps=steps)
+        found = replace(self.start, front=mine, head=head, logits=head(rows))
+        return replace(found, chosen="fine-tuned", why=why, steps=steps)
 
     def in_folds(self, held_out: Tensor, number: int, marks: list[int]) -> _Judged:
         """Temperatures and log losses of labels held out, by steps; folds go abreast."""

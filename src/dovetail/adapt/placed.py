@@ -26,7 +26,14 @@ from dovetail.parts.heads import with_temperature
 from dovetail.parts.part import Part
 
 LOST = 0.95
-"""Labels held out that cost more than this share of guessing are hardly told apart."""
+"""Labels held out that cost more than this share of guessing are hardly told apart; nor are labels
+whose probabilities have a larger share of the entropy of guessing."""
+
+LOOKED_AT = 64
+"""So many labels are looked at for that."""
+
+UNSURE = "of the labels fitted to"
+"""How the warning begins that probabilities are near uniform."""
 
 
 class Placeable(LinearizedEstimator):
@@ -104,15 +111,27 @@ class Placeable(LinearizedEstimator):
     def _scales(self) -> dict[str, float]:
         return self.prior_.scales
 
-    def _warn_if_lost(self, held_out: float | None) -> None:
+    def _logits_at_start(self, raw: Tensor) -> Tensor:
+        return self._posterior_mean(self._prepare(raw[:LOOKED_AT]))
+
+    def _warn_if_lost(self, held_out: float | None, logits: Tensor) -> None:
+        """Where labels held out cost what guessing does, or the ``logits`` of labels fitted to say
+        nothing of them."""
         guessing = math.log(len(self.classes_))
+        chances = logits.double().softmax(1)
+        entropy = float(torch.special.entr(chances).sum(1).mean())
+        said = ""
         if held_out is not None and held_out > LOST * guessing:
-            warnings.warn(
-                f"labels held out cost {held_out:.2f} nats each, guessing {guessing:.2f}: these "
-                "features hardly tell the classes apart. Give more labels, or another network or "
-                "cut point (at=).",
-                stacklevel=3,
-            )
+            said = f"labels held out cost {held_out:.2f} nats each, guessing {guessing:.2f}: these "
+            said += "features hardly tell the classes apart. Give more labels, or another network"
+            said += " or cut point (at=)."
+        elif entropy > LOST * guessing:
+            said = f"{UNSURE} even, the most probable class has {float(chances.amax(1).mean()):.1%}"
+            said += f" on average, by guessing {1 / len(self.classes_):.1%}: this model says next "
+            said += "to nothing. Leave around= and prior= to their defaults, or give more labels, "
+            said += "another network or cut point (at=)."
+        if said:
+            warnings.warn(said, stacklevel=3)
 
     def to_part(self) -> Part:
         """The mean as a part that knows its classes: a network like any other, unless around its
