@@ -148,7 +148,7 @@ class Profile(
         return said
 
     def _told(self, *points: PointProfile) -> str:
-        """In words: the redundancy and the distance at some points, the latter beside its chance."""
+        """In words: the redundancy at some points, and the distance beside its chance."""
         shares = ", ".join(f"{point.k_redundancy:.0%} at {point.at}" for point in points)
         said = f"examples whose {self.k} nearest neighbours are all of their class are {shares}"
         telling = [p for p in points if not self._fits_any(p)]
