@@ -1,5 +1,7 @@
 """A profile is the measures of the features at every point, and reads in a sentence."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -78,6 +80,24 @@ def test_it_reads_back_and_shows_every_measure(digits, trained, tmp_path):
         one["conv11"]
     with pytest.raises(DovetailError, match="no network"):
         several["epoch 99"]
+
+
+def test_a_fit_that_any_labels_would_have_is_not_quoted():
+    """Labels drawn beside noise: as many features as examples fit them, and that is no merit."""
+    generator = torch.Generator().manual_seed(0)
+    rows, labels = torch.randn(100, 60, generator=generator), torch.arange(100) % 4
+    task = dt.Task(rows, labels)
+    net = nn.Sequential(nn.Linear(60, 200), nn.ReLU(), nn.Linear(200, 20))
+    wide = lens.profile(net, task, at="1", limit=None)
+    n = wide.n
+    assert wide["1"].least_squares_distance < 1e-6
+    only = replace(wide, points=(wide["1"],))
+    assert "would fit any labels" in only.answer
+    assert "a linear map leaves" not in only.answer
+    both = replace(wide, points=(wide["output"], wide["1"]))
+    assert f"({wide['output'].by_chance:.3f} by chance)" in both.answer
+    assert "at 1 it would fit any labels" in both.answer
+    assert wide["output"].by_chance == pytest.approx(wide.nothing * (1 - 20 / (n - 1)))
 
 
 def test_one_pass_and_nothing_is_changed(digits):

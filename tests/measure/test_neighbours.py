@@ -82,13 +82,59 @@ def test_the_order_of_rows_and_their_scale_do_not_matter(order):
     assert torch.equal(k_filter(1e-9 * rows, labels, 4), mask)
 
 
-def test_rough_distances_are_within_their_noise():
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("far", [0.0, 1e3, 1e12])
+def test_rough_distances_are_within_their_bounds(precision, far):
     rows = torch.randn(40, 300, dtype=torch.float64) + 5
-    search = Search(rows, "float32")
+    rows[3] += far
+    search = Search(rows, precision)
     who = torch.arange(40)
-    exact = search.between(who[:, None], who)
+    exact, rough = search.between(who[:, None], who), search.rough(who)
     apart = ~torch.eye(40, dtype=torch.bool)
-    assert (search.rough(who) - exact)[apart].abs().max() <= search.noise
+    assert (search.at_least(rough, who) <= exact)[apart].all()
+    assert (search.at_most(rough, who) >= exact)[apart].all()
+    assert torch.equal(search.at_least(rough[7], who[7]), search.at_least(rough, who)[7])
+
+
+def counted(monkeypatch):
+    """How many exact distances are asked for."""
+    seen, between = [], Search.between
+
+    def count(search, one, other):
+        found = between(search, one, other)
+        seen.append(found.numel())
+        return found
+
+    monkeypatch.setattr(Search, "between", count)
+    return seen
+
+
+@pytest.mark.parametrize("by", ENGINES)
+@pytest.mark.parametrize("far", [1e3, 1e8, 1e14])
+def test_a_far_row_costs_the_others_nothing(by, far, monkeypatch):
+    """Work, not time: exact distances with one row far off, beside those without."""
+    rows, labels = torch.randn(90, 4, dtype=torch.float64), torch.arange(90) % 2
+    rows[:, 0] += 2.0 * labels
+    seen = counted(monkeypatch)
+    k_filter(rows[1:], labels[1:], 5, by=by)
+    without = sum(seen)
+    rows[0] = far
+    seen.clear()
+    mask = k_filter(rows, labels, 5, by=by)
+    assert mask.tolist() == keep_by_hand(rows.tolist(), labels.tolist(), 5)
+    assert sum(seen) <= without + 4 * len(rows)
+
+
+@pytest.mark.parametrize("by", ENGINES)
+def test_groups_far_apart_take_products_in_float64(by, monkeypatch):
+    """In float32 no neighbour can be told within a group so far from the middle."""
+    rows, labels = torch.randn(90, 4, dtype=torch.float64), torch.arange(90) % 2
+    rows[:, 0] += 2.0 * labels
+    rows[45:] += 1e5
+    seen = counted(monkeypatch)
+    mask = k_filter(rows, labels, 5, by=by)
+    assert mask.tolist() == keep_by_hand(rows.tolist(), labels.tolist(), 5)
+    assert sum(seen) <= 30 * len(rows)
 
 
 def test_constant_features_one_class_and_their_mixture():
@@ -106,6 +152,7 @@ def test_constant_features_one_class_and_their_mixture():
         (torch.ones(5, 2), [0.5] * 5, 2, "one class a row"),
         (torch.ones(5, 2), [0] * 4, 2, "5 rows of features but 4 labels"),
         (torch.ones(5, 2), [0] * 5, 0, "at least 1"),
+        (torch.ones(5, 2), [0] * 5, True, "whole number"),
         (torch.ones(5), [0] * 5, 1, r"rows \[n, d\]"),
     ],
 )

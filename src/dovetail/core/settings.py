@@ -112,10 +112,17 @@ class Setting:
             if self.kind in ("int", "float") and "str" not in self.type:
                 raise SettingsError(f"{argument(self.name)} must be a number, got {shown(value)}")
         elif self.kind in ("int", "tuple[int, ...]", *_MIXED):
-            self._check_number(value, "a whole number", isinstance(value, int))
+            self._check_number(
+                value, "a whole number", isinstance(value, int) and self._counts(value)
+            )
         elif self.kind == "float":
             finite = isinstance(value, float | int) and abs(value) < float("inf")
+            finite = finite and self._counts(value)
             self._check_number(value, "a number", finite)
+
+    def _counts(self, value: Any) -> bool:
+        """Whether it is meant as a number: True and False are none, though Python counts them."""
+        return not isinstance(value, bool) or "bool" in self.type
 
     def _check_number(self, value: Any, noun: str, is_one: bool) -> None:
         name, least = argument(self.name), self.least

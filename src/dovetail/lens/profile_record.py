@@ -25,6 +25,9 @@ MEASURES = {
 _SMALL = 0.02
 """A change of the k-redundancy that is not worth a word."""
 
+_FITS_ANY = 0.1
+"""Where chance leaves a smaller share of the labels than this, what is left says nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PointProfile:
@@ -145,13 +148,30 @@ class Profile(
         return said
 
     def _told(self, *points: PointProfile) -> str:
-        """In words: the redundancy and the distance at some points."""
+        """In words: the redundancy at some points, and the distance beside its chance."""
         shares = ", ".join(f"{point.k_redundancy:.0%} at {point.at}" for point in points)
-        left = ", ".join(f"{point.least_squares_distance:.3f} at {point.at}" for point in points)
-        return (
-            f"examples whose {self.k} nearest neighbours are all of their class are {shares}; of "
-            f"the labels' {self.nothing:.3f} a linear map leaves {left}"
-        )
+        said = f"examples whose {self.k} nearest neighbours are all of their class are {shares}"
+        telling = [p for p in points if not self._fits_any(p)]
+        silent = [p.at for p in points if self._fits_any(p)]
+        if telling:
+            left = ", ".join(
+                f"{p.least_squares_distance:.3f} at {p.at} ({p.by_chance:.3f} by chance)"
+                for p in telling
+            )
+            said += f"; of the labels' {self.nothing:.3f} a linear map leaves {left}"
+        if silent:
+            said += (
+                f"; at {' and '.join(silent)} it would fit any labels of so few examples, "
+                "and tells nothing"
+                if telling
+                else f"; a linear map would fit any labels of so few examples at "
+                f"{' and '.join(silent)}, and tells nothing"
+            )
+        return said
+
+    def _fits_any(self, point: PointProfile) -> bool:
+        """Whether a linear map of so many features leaves next to nothing of any labels."""
+        return point.by_chance < _FITS_ANY * self.nothing
 
     @property
     def cautions(self) -> tuple[str, ...]:

@@ -13,14 +13,16 @@ Where distances tie, *every* choice of :math:`k` nearest must be of the class.  
 which depends neither on the order of the rows nor on who searched for the neighbours.
 
 Rough distances come from a matrix product in float32, by faiss where it is installed and block by
-block in torch elsewhere.  Their error is bounded, and where an answer could turn within the bound
-the distances are computed again from differences in float64.  So both give the mask that comparing
-each row with each would give.  Rows that are equal are searched for once.  Time :math:`O(n^2 d)`,
-memory :math:`O(nd)`.
+block in torch elsewhere.  Their error is bounded, row by row, so that a row far from all others
+costs these nothing; where an answer could turn within the bound the distances are computed again
+from differences in float64, and where too many could, from a product in float64 first.  So both
+give the mask that comparing each row with each would give.  Rows that are equal are searched for
+once.  Time :math:`O(n^2 d)`, memory :math:`O(nd)`.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from dataclasses import dataclass
@@ -46,6 +48,12 @@ _SPARE = 5
 
 _MANY = 5_000
 """Rows from which faiss saves more than its import costs."""
+
+_SOME = 1_000
+"""Rows whose middle is taken for that of all."""
+
+_FAR = 4.0
+"""How many times farther from the middle than usual a row may be and count for it."""
 
 _MIXED = -1
 
@@ -87,6 +95,7 @@ def k_filter(features: Any, labels: Any, k: int = 10, *, by: Engine = "auto") ->
         search = Search(rows[groups.first] if len(groups.first) < len(rows) else rows, "float32")
         finder = _Finder(search, _engine(by, len(search.rows)))
         most, wanted = len(search.rows) - 1, k + _SPARE
+        fine = False
         while len(pending):
             wanted = min(wanted, most)
             unsure = []
@@ -96,8 +105,12 @@ def k_filter(features: Any, labels: Any, k: int = 10, *, by: Engine = "auto") ->
                 sure, yes = _judged(search, groups, missing, who, *finder.nearest(who, wanted))
                 redundant[who[sure & yes]] = True
                 unsure.append(who[~sure])
-            # Many rows as far away as the k-th: ask for more of them, at last for all.
-            pending, wanted = torch.cat(unsure), 4 * wanted
+            pending = torch.cat(unsure)
+            if fine or wanted == most:
+                wanted *= 4  # many rows as far away as the k-th: more of them, at last all
+            elif len(pending):
+                search, fine = search.finer(), True
+                finder = _Finder(search, None)
     return ~redundant[groups.of]
 
 
@@ -154,10 +167,17 @@ def _exactly(search: Search, one: Tensor, other: Tensor) -> Tensor:
 
 
 class Search:
-    """Squared distances between rows: rough ones by a product, exact ones by differences.
+    r"""Squared distances between rows: rough ones by a product, exact ones by differences.
 
-    Rows are scaled by a power of two, which changes no comparison, so that the longest, from their
-    mean, has about length one.  ``noise`` bounds the error of what :meth:`rough` says.
+    Rows are scaled by a power of two, which changes no comparison, so that the longest, from a
+    middle that few far rows do not move, has about length one.  A product of float numbers with
+    unit :math:`\epsilon` errs by at most :math:`e\,(\lVert x_i\rVert^2 + \lVert x_j\rVert^2)`,
+    :math:`e = 2\epsilon (d + 8)`.  As :math:`\lVert x_j\rVert \le \lVert x_i\rVert + d_{ij}`,
+
+    .. math:: |\text{rough}_{ij} - d_{ij}^2| \le e\,(3 \lVert x_i\rVert^2 + 2 d_{ij}^2) ,
+
+    which :meth:`at_least` and :meth:`at_most` turn into bounds.  They depend on the row that asks
+    alone: not on the longest of all.
 
     Args:
         rows: ``[n, d]`` of float64.
@@ -170,15 +190,38 @@ class Search:
     """
 
     def __init__(self, rows: Tensor, precision: Literal["float32", "float64"] = "float64") -> None:
-        centred = rows - rows.mean(0)  # distances stay, and a product loses fewer digits
-        longest = float(torch.linalg.vector_norm(centred, dim=1).max())
+        middle = _middle(rows)
+        # The same middle is taken from all, so that distances stay, and a product loses less.
+        longest = float(torch.linalg.vector_norm(rows - middle, dim=1).max())
         scale = 2.0 ** -math.frexp(longest)[1] if longest > 0 else 1.0
-        self.rows = rows * scale
-        kind = getattr(torch, precision)
-        self.centred = (centred * scale).to(kind)
+        self.rows, self._middle = rows * scale, middle * scale
+        self._round(getattr(torch, precision))
+
+    def _round(self, kind: torch.dtype) -> None:
+        self.centred = (self.rows - self._middle).to(kind)
         self.squares = self.centred.square().sum(1)
+        width = self.rows.shape[1] + 8
         # Rounding of the rows, of two sums of squares and of a product, of d terms each, doubled.
-        self.noise = 4 * torch.finfo(kind).eps * (rows.shape[1] + 8) * float(self.squares.max())
+        self._share = 2 * torch.finfo(kind).eps * width
+        self._error = 3 * self._share * self.squares.double() + 16 * torch.finfo(kind).tiny * width
+
+    def finer(self) -> Search:
+        """The same rows by products in float64."""
+        found = copy.copy(self)
+        found._round(torch.float64)
+        return found
+
+    def at_least(self, rough: Tensor, who: Tensor) -> Tensor:
+        """What rough distances ``[b]`` or ``[b, k]`` from some rows cannot be below, in float64."""
+        error = self._error[who].reshape(-1, *[1] * (rough.ndim - 1))
+        return (rough.double() - error) / (1 + 2 * self._share)
+
+    def at_most(self, rough: Tensor, who: Tensor) -> Tensor:
+        """What they cannot be above; infinite where so many columns leave nothing to say."""
+        error = self._error[who].reshape(-1, *[1] * (rough.ndim - 1))
+        if 2 * self._share >= 1:
+            return torch.full_like(rough, torch.inf, dtype=torch.float64)
+        return (rough.double() + error) / (1 - 2 * self._share)
 
     def rough(self, who: Tensor) -> Tensor:
         """Distances ``[b, n]`` of some rows to all; to themselves infinite."""
@@ -191,6 +234,14 @@ class Search:
     def between(self, one: Tensor, other: Tensor) -> Tensor:
         """Distances by differences: the same for equal rows, wherever they stand."""
         return (self.rows[one] - self.rows[other]).square().sum(-1)
+
+
+def _middle(rows: Tensor) -> Tensor:
+    """About the mean ``[d]`` of the rows, of a thousand of them, without those that are far off."""
+    some = rows[:: max(1, len(rows) // _SOME)]
+    middle = some.median(0).values
+    apart = torch.linalg.vector_norm(some - middle, dim=1)
+    return some[apart <= _FAR * apart.median()].mean(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,16 +324,17 @@ def _judged(
 
     Whoever is not among the candidates is at least ``beyond`` away.
     """
-    noise = search.noise
     own = groups.label[near] == groups.label[who][:, None]
     weight = groups.count[near] * own
     all_seen = near.shape[1] == len(search.rows) - 1
-    last = torch.full_like(rough[:, -1], torch.inf) if all_seen else rough[:, -1]
-    other = torch.where(own, torch.inf, rough).amin(1).minimum(last)
-    surely = (weight * (rough < (other - 2 * noise)[:, None])).sum(1)
-    perhaps = (weight * (rough <= (other + 2 * noise)[:, None])).sum(1)
+    low, high = search.at_least(rough, who), search.at_most(rough, who)
+    beyond = torch.full_like(low[:, -1], torch.inf) if all_seen else low[:, -1]
+    other = torch.where(own, torch.inf, low).amin(1).minimum(beyond)
+    reach = torch.where(own, torch.inf, high).amin(1)
+    surely = (weight * (high < other[:, None])).sum(1)
+    perhaps = (weight * (low < reach[:, None])).sum(1)
     redundant = surely >= missing[who]
-    sure = redundant | ((perhaps < missing[who]) & (last > other + 2 * noise))
+    sure = redundant | ((perhaps < missing[who]) & (beyond >= reach))
     doubt = (~sure).nonzero()[:, 0]
     if len(doubt):
         step = max(1, _BLOCK // near.shape[1] // search.rows.shape[1])
@@ -290,9 +342,8 @@ def _judged(
             [search.between(who[some][:, None], near[some]) for some in torch.split(doubt, step)]
         )
         nearest_other = torch.where(own[doubt], torch.inf, exact).amin(1)
-        beyond = last[doubt].double() - noise
-        border = nearest_other.minimum(beyond)
+        border = nearest_other.minimum(beyond[doubt])
         enough = (weight[doubt] * (exact < border[:, None])).sum(1) >= missing[who][doubt]
         redundant[doubt] = enough
-        sure[doubt] = enough | (nearest_other <= beyond)
+        sure[doubt] = enough | (nearest_other <= beyond[doubt])
     return sure, redundant

@@ -65,14 +65,14 @@ def _credit(search: Search, k: int, codes: Tensor, who: Tensor) -> float:
     rough, exact, near = _around(search, k, who)
     farthest = rough.gather(1, near).amax(1)
     all_seen = near.shape[1] == len(search.rows) - 1
-    crowded = (farthest <= exact[:, k - 1] + 2 * search.noise) & (not all_seen)
+    crowded = (search.at_least(farthest, who) <= exact[:, k - 1]) & (not all_seen)
     tied = (exact[:, : k + 1].diff(dim=1) == 0).any(1) | crowded
     credit = float((_vote(codes[near[:, :k]]) == own)[~tied].sum())
     for place in tied.nonzero()[:, 0].tolist():
         distance, index = exact[place], near[place]
         if crowded[place]:
-            reach = distance[k - 1] + 2 * search.noise
-            index = (rough[place] <= reach).nonzero()[:, 0]
+            least = search.at_least(rough[place], who[place])
+            index = (least <= distance[k - 1]).nonzero()[:, 0]
             distance = search.between(who[place], index)
         credit += _shared_credit(distance, codes[index], int(own[place]), k)
     return credit
