@@ -60,7 +60,7 @@ def subset(name: str, train: int, validation: int, test: int | None, data: Path 
     return task.derived(f"{name}, {train} images", indices=rows)
 
 
-@dt.builder("reproduce/vgg-six", takes=lambda: (1, 28, 28))
+@dt.builder("reproduce/vgg-six", takes=lambda channels: (channels, *(28 + 4 * (channels > 1),) * 2))
 def vgg_six(channels: int = 1, times: int = 1) -> nn.Module:
     """Six 3×3 convolutions with batch norm, halved behind the second and the fourth."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
