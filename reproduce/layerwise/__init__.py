@@ -1,0 +1,1 @@
+"""What the scripts about training layer by layer share."""
