@@ -1,7 +1,7 @@
 """New inputs from files, batch by batch: images, tables without a target, arrays.
 
-Pixels are read when their batch is due, so that thousands of images take no more memory than a
-batch of them.
+Pixels and the rows of CSV files are read when their batch is due, so that thousands of them take no
+more memory than a batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dovetail.parts.part import Part
 from dovetail.tasks.array_files import read_arrays
 from dovetail.tasks.image_files import ENDINGS, read_images
 from dovetail.tasks.image_folder import images_below
-from dovetail.tasks.tables import is_table, read_new_rows
+from dovetail.tasks.new_rows import NewRows, open_new_rows
+from dovetail.tasks.tables import is_table
 
 _KEYS = ("x", "X", "inputs", "x_test")
 _MOST_INPUTS, _MOST_BYTES = 512, 64 << 20
@@ -232,15 +233,22 @@ def _opened(
             raise TaskError(f"{path}: one number; there are no inputs to run")
         return Source.of(x, None if alone else [f"{path} {i}" for i in range(len(x))])
     if is_table(path) and path.is_file():
-        new_rows = read_new_rows(path, part.contract.inputs)
-        if new_rows is not None:
-            places, rows = new_rows
-            return Source.of(rows, places if alone else [f"{path} {place}" for place in places])
+        rows = open_new_rows(path, part.contract.inputs)
+        if rows is not None:
+            return _rows(rows, "" if alone else f"{path} ")
     if otherwise is not None:
         return otherwise(str(given))
     if not path.exists():
         raise TaskError(f"{path}: no such file or folder")
     raise TaskError(f"{path}: neither an image, a folder of images, a table nor an array")
+
+
+def _rows(rows: NewRows, before: str) -> Source:
+    def read(start: int, stop: int) -> Batch:
+        places, inputs = rows.read(start, stop)
+        return Batch([before + place for place in places], inputs)
+
+    return Source(rows.count, rows.width, read)
 
 
 def _images_at(given: Path, classes: Sequence[str] | None, alone: bool) -> list[_Image]:
