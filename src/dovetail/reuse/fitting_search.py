@@ -97,6 +97,7 @@ class Search:
         self.ranking: Ranking | None = None
         self.remembered = RememberedRows()
         self.notes: list[str] = []
+        self.interrupted = False
         self._work: dict[str, float] = {}
         self._upper: dict[str, float] = {}
         self.paces = Paces(kept)
@@ -120,6 +121,7 @@ class Search:
         except KeyboardInterrupt:
             if not self.done:
                 raise KeyboardInterrupt("no model was finished; the same command goes on") from None
+            self.interrupted = True
             self.notes.append("It was interrupted: the best so far is the model.")
         if not self.done:
             why = next(iter(self.failed.values()), "nothing could be tried")
@@ -377,7 +379,8 @@ class Search:
         held_out, trees = self._held_out(chosen), self.done.get(PEER)
         late = [what for what, why in self.failed.items() if why == "no time was left"]
         notes = list(self.notes) + [f"{note}." for note in self.task.notes]
-        if late or (self.ranking is not None and self._left_for_time()):
+        no_time = late or (self.ranking is not None and self._left_for_time())
+        if no_time and not self.interrupted:
             notes.append(
                 f"{self.seconds / 60:g} minutes left no time for some attempts; with more, and on "
                 "another machine, another model may be chosen."
