@@ -8,7 +8,7 @@ from cli.test_mistakes import assert_told
 from PIL import Image
 
 import dovetail as dt
-from dovetail.reuse import fitting_attempts
+from dovetail.reuse import fitting_attempts, fitting_search
 
 QUICK = ("--no-released", "--minutes", "5")
 
@@ -66,6 +66,61 @@ def test_a_model_that_is_there_is_not_lost(run, tmp_path):
     assert_told(run("fit", folder, *QUICK), "model holds a model already", "--overwrite")
     assert (tmp_path / "model" / "manifest.json").read_bytes() == before
     assert run("fit", folder, "--overwrite", "--seed", "1", *QUICK).code == 0
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Ctrl-C after so many attempts; None lets all be made.  Says how many were made."""
+    made = []
+
+    def after(count):
+        made.clear()
+
+        def counting(*args, **settings):
+            if count is not None and len(made) >= count:
+                raise KeyboardInterrupt
+            made.append(1)
+            return fitting_attempts.attempt(*args, **settings)
+
+        monkeypatch.setattr(fitting_search, "attempt", counting)
+        return made
+
+    return after
+
+
+def test_interrupted_the_same_command_goes_on_and_replaces_what_it_had(run, tmp_path, interrupted):
+    folder = photos(tmp_path / "photos")
+    whole = run("fit", folder, "-o", "whole", "--json", *QUICK)
+    interrupted(1)
+    said = run("fit", folder, *QUICK)
+    assert said.code == 0, said.err
+    assert "The same command goes on" in said.out
+    assert "no time" not in said.out
+    before = (tmp_path / "model" / "manifest.json").read_bytes()
+    rest = interrupted(None)
+    assert_told(run("fit", folder, *QUICK, "--seed", "1"), "interrupted run with other seed")
+    said = run("fit", folder, *QUICK, "--json")
+    assert said.code == 0, said.err
+    assert len(rest) == len(whole.json["tried"]) - 1
+    assert said.json["value"] == whole.json["value"]
+    again = dt.from_pretrained(tmp_path / "model").digest
+    assert again == dt.from_pretrained(tmp_path / "whole").digest
+    assert (tmp_path / "model" / "manifest.json").read_bytes() != before
+    assert not (tmp_path / ".dovetail-runs").exists()
+    assert_told(run("fit", folder, *QUICK), "model holds a model already")
+
+
+def test_a_run_of_other_data_begins_anew_says_so_and_leaves_nothing(run, tmp_path, interrupted):
+    folder = photos(tmp_path / "photos")
+    interrupted(0)
+    assert run("fit", folder, *QUICK).code == 130
+    assert len(list((tmp_path / ".dovetail-runs").iterdir())) == 1
+    (folder / "dark" / "0.png").unlink()
+    interrupted(None)
+    said = run("fit", folder, *QUICK)
+    assert said.code == 0, said.err
+    assert "Begun anew: an earlier run had other data." in said.out
+    assert not (tmp_path / ".dovetail-runs").exists()
 
 
 def test_bad_luck_is_one_line(run, tmp_path):

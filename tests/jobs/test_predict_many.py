@@ -71,6 +71,42 @@ def test_files_and_folders_in_the_order_they_are_given(place):
     assert set(rows[0]["probabilities"]) == set(CLASSES)
 
 
+def test_a_folder_of_class_folders_is_every_image_in_it_by_its_name(place, capsys):
+    for name in ("photos/dark", "photos/light", "photos/else/deep", "photos/.hidden"):
+        (place / name).mkdir(parents=True)
+        picture(place / name / "1.png", 190 if "light" in name else 60)
+    picture(place / "photos" / "0.png", 60)
+    rows = said("photos")["predictions"]
+    assert [(row["input"], row["class"], row["true class"]) for row in rows] == [
+        ("0.png", "dark", None),
+        ("dark/1.png", "dark", "dark"),
+        ("else/deep/1.png", "dark", None),
+        ("light/1.png", "light", "light"),
+    ]
+    assert [row["input"] for row in said("photos", "a.png")["predictions"]][-2:] == [
+        "photos/light/1.png",
+        "a.png",
+    ]
+    said("photos", output="out.csv")
+    assert [row["true class"] for row in rows_of("out.csv")] == ["", "dark", "", "light"]
+    (place / "photos" / "dark" / "bad.png").write_bytes(b"no image")
+    assert main(["predict", "net", "photos"]) == 2
+    assert "photos/dark/bad.png: not a readable image" in capsys.readouterr().err
+    assert main(["predict", "net", "photos", "--skip-bad"]) == 0
+    assert "photos/dark/bad.png" in " ".join(capsys.readouterr().out.split())
+
+
+def test_of_a_folder_that_is_meant_as_a_task_bad_files_are_left_out_too(place):
+    for name in ("dark", "light"):
+        (place / "task" / name).mkdir(parents=True)
+        for i in range(10):
+            picture(place / "task" / name / f"{i}.png", 60 if name == "dark" else 190, i)
+    (place / "task" / "dark" / "bad.png").write_bytes(b"no image")
+    options = {"task_options": {"size": 8}, "skip_bad": True}
+    rows = said("task", **options)["predictions"]
+    assert {row["true class"] for row in rows} == set(CLASSES)
+
+
 def test_images_and_arrays_together(place):
     np.save("x.npy", np.full((2, 1, 8, 8), 190, np.uint8))
     rows = said("a.png", "x.npy")["predictions"]

@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 
 import dovetail as dt
 from dovetail.core.errors import SettingsError, TaskError
-from dovetail.reuse import fitting, fitting_attempts, fitting_model, fitting_search
+from dovetail.reuse import fitting, fitting_attempts, fitting_model, fitting_pace, fitting_search
 from dovetail.reuse.fitting_attempts import (
     Attempt,
     _in_folds,
@@ -185,6 +185,33 @@ def test_without_a_second_to_spare_there_is_still_a_model(shapes):
     record = fitting.fit(shapes, **{**QUICK, "minutes": 1e-6}).record
     assert record.how == "closed form"
     assert any("no time" in note for note in record.notes)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_network_from_scratch_beside_others_waits_on_its_measured_time_alone(
+    shapes, network, monkeypatch, tmp_path, slow
+):
+    asked = []
+
+    def measured(task, seed):
+        asked.append(len(task.inputs))
+        return 1e6 if slow else 1e-9
+
+    monkeypatch.setattr(fitting_search, "seconds_from_scratch", measured)
+    for _ in range(2):  # the second run goes on, and plans by what the first measured
+        found = fitting.fit(shapes, parts={"bars": network}, kept=tmp_path, **QUICK)
+        (made,) = (row for row in found.record.tried if row.how == "from scratch")
+        assert made.why_not == ("no time was left" if slow else "")
+        assert (made.held_out is None) == slow
+    assert len(asked) == 1
+
+
+def test_the_pace_of_networks_is_measured_and_nothing_of_what_fails(shapes, wine):
+    open_task, net = sealed(shapes), dt.build("lenet5", channels=1, size=8)
+    paces = fitting_pace.Paces(None)
+    assert paces.of("small", lambda: fitting_pace.seconds_from_scratch(open_task, 0)) > 0
+    assert paces.of("net", lambda: fitting_pace.seconds_forward(net, open_task)) > 0
+    assert paces.of("strange", lambda: fitting_pace.seconds_forward(net, wine)) == 0
 
 
 def test_with_one_label_a_class_there_is_a_model_and_a_word_why_no_other(shapes, network):

@@ -14,8 +14,9 @@ from PIL import Image
 
 from dovetail.tasks.array_files import read_idx, read_npz
 from dovetail.tasks.image_files import read_images
+from dovetail.tasks.new_rows import read_new_rows
 from dovetail.tasks.pairs import read_pairs
-from dovetail.tasks.tables import read_new_rows, read_table
+from dovetail.tasks.tables import read_table
 
 TELLING = (0, 1, 0x7F, 0x80, 0xFF, *b'",;\n\r\0\x1b')
 

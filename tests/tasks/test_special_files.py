@@ -9,8 +9,8 @@ from dovetail.core.errors import DovetailError
 from dovetail.tasks.array_files import read_arrays, read_idx
 from dovetail.tasks.image_files import open_image, read_images
 from dovetail.tasks.load import load_task
+from dovetail.tasks.new_rows import read_new_rows
 from dovetail.tasks.pairs import read_pairs
-from dovetail.tasks.tables import read_new_rows
 
 
 def header_of(path):

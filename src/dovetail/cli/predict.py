@@ -16,8 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
         nargs="+",
-        help="images, folders of images, tables without their target, .npy and .npz files, or a "
-        "task (its test split)",
+        help="images, folders (all images below), tables without their target, .npy and .npz "
+        "files, or a task (its test split)",
     )
     common.add_settings(parser, Predict.declared.values())
     common.add_common(parser, seed=False, record=False)

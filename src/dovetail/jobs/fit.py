@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Any
 from dovetail.core.errors import FormatError, ShelfError, argument
 from dovetail.core.views import Text
 from dovetail.jobs import Outcome
-from dovetail.jobs.frame import RUNS, Frame, job, key_of
+from dovetail.jobs.fit_runs import FitRuns, words_for
+from dovetail.jobs.frame import Frame, job
 from dovetail.jobs.rank import _candidates as shelved_candidates
 from dovetail.parts.facts import is_part_folder
 from dovetail.parts.part import Part
@@ -38,28 +37,40 @@ def fit(
     """Fit a model to a folder, a table or a task by name; write its folder and a report.
 
     Unreadable images are left out, and named.  What was tried is kept beside the output until the
-    model is written, so that the same call goes on where a killed one stopped.
+    search is over, so that the same call goes on where a killed or an interrupted one stopped.
     """
     folder, page = Path(output), Path(report)
-    _refuse_place(folder, page, overwrite)
+    runs = FitRuns(folder)
+    _refuse_place(folder, page, overwrite or runs.may_go_on())
     if has_images(Path(source)):
         frame.task_options = {"unreadable": "skip", **(frame.task_options or {})}
     task = frame.task(source)
     candidates = _shelved(frame, parts)
     facts = {"task": task, "parts": dict(candidates or {}), "seed": frame.seed, **options}
-    state = folder.absolute().parent / RUNS / f"{key_of(facts)}.fit"
+    own = runs.may_go_on(facts)
+    changed = words_for(runs.changed(facts))
+    if not (overwrite or own):
+        _refuse_place(folder, page, overwrite, changed)
+    state = runs.begin(facts)
     fitted = fit_task(task, parts=candidates, seed=frame.seed, kept=state, **options)
     record = fitted.record
     records = [record] + ([] if fitted.ranking is None else [fitted.ranking])
     write_report(records, page, title=record.title, subtitle=record.summary)
-    # Last: where the model is, nothing is left to do.
-    fitted.part.save_pretrained(folder, overwrite=overwrite)
-    shutil.rmtree(state, ignore_errors=True)
-    with suppress(OSError):  # other runs may be unfinished
-        state.parent.rmdir()
+    # Last: where the model of a whole search is, nothing is left to do.
+    fitted.part.save_pretrained(folder, overwrite=overwrite or own)
+    if fitted.interrupted:
+        runs.wrote(state)
+    else:
+        runs.finish()
     inputs = "photo.jpg" if len(task.input_shape) == 3 else "rows.csv"
+    told = []
+    if changed:
+        told.append(Text(f"Begun anew: an earlier run had other {changed}.", style="warning"))
+    if fitted.interrupted:
+        told.append(Text("The same command goes on where it was interrupted.", style="note"))
     return Outcome(
         view=(
+            *told,
             *record.brief(),
             Text(f"{folder} is the model, {page} the report: {record.summary}", style="heading"),
             Text(f"Next: dovetail predict {quote(str(folder))} {inputs}", style="note"),
@@ -69,17 +80,21 @@ def fit(
     )
 
 
-def _refuse_place(folder: Path, page: Path, overwrite: bool) -> None:
-    """Told before any work: where the model cannot be written, or would replace something."""
+def _refuse_place(folder: Path, page: Path, overwrite: bool, changed: str = "") -> None:
+    """Told before any work: where the model cannot be written, or would replace something.
+
+    ``changed`` since the run that left it there was interrupted.
+    """
     check_suffix(page)
     if not folder.exists():
         return
     if not is_part_folder(folder):
         raise FormatError(f"{folder} is there and no model; choose another {argument('output')}")
     if not overwrite:
+        also = f" (of an interrupted run with other {changed})" if changed else ""
         raise FormatError(
-            f"{folder} holds a model already; choose another {argument('output')}, or replace it "
-            f"with {argument('overwrite', True)}"
+            f"{folder} holds a model already{also}; choose another {argument('output')}, or "
+            f"replace it with {argument('overwrite', True)}"
         )
 
 

@@ -27,6 +27,7 @@ from dovetail.measure.predict import predictions_of, run_and_compare
 from dovetail.parts.familiar import Familiar
 from dovetail.parts.part import Part
 from dovetail.settings.show import Predict
+from dovetail.tasks.image_folder import has_images
 
 Row = dict[str, Any]
 
@@ -74,6 +75,8 @@ def predict(
 
 def _opened(frame: Frame, part: Part, sources: list[str], skip_bad: bool) -> NewInputs:
     def test_split(name: str) -> Source:
+        if skip_bad and has_images(Path(name)):
+            frame.task_options = {"unreadable": "skip", **(frame.task_options or {})}
         return _task_source(frame, part, name)
 
     if frame.task_options:  # then they are tasks, whatever they look like

@@ -1,7 +1,7 @@
 """New inputs from files, batch by batch: images, tables without a target, arrays.
 
-Pixels are read when their batch is due, so that thousands of images take no more memory than a
-batch of them.
+Pixels and the rows of CSV files are read when their batch is due, so that thousands of them take no
+more memory than a batch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from dovetail.pack.tensors import dtype_name
 from dovetail.parts.contract import Contract, shown_shape
 from dovetail.parts.part import Part
 from dovetail.tasks.array_files import read_arrays
-from dovetail.tasks.image_files import image_paths, read_images
-from dovetail.tasks.tables import is_table, read_new_rows
+from dovetail.tasks.image_files import ENDINGS, read_images
+from dovetail.tasks.image_folder import images_below
+from dovetail.tasks.new_rows import NewRows, open_new_rows
+from dovetail.tasks.tables import is_table
 
 _KEYS = ("x", "X", "inputs", "x_test")
 _MOST_INPUTS, _MOST_BYTES = 512, 64 << 20
@@ -57,6 +59,14 @@ class Source:
 
         width = inputs[0].numel() if len(inputs) else 1
         return cls(len(inputs), width, read, truths is not None)
+
+
+class _Image(NamedTuple):
+    """Where it is, what it is called, and the class that its folder is named after, if it is."""
+
+    path: Path
+    name: str
+    truth: str | None = None
 
 
 @dataclass
@@ -173,21 +183,24 @@ def open_inputs(
 
     Args:
         part: Says which images and columns it takes.
-        paths: Images, folders of images, tables without their target, ``.npy`` and ``.npz`` files.
+        paths: Images, folders (every image in them and their sub-folders; where a sub-folder is
+            called as a class, that is what is true of its images), tables without their target,
+            ``.npy`` and ``.npz`` files.
         skip_bad: Whether what cannot be read is left out.
         otherwise: What to make of other names.
     """
     alone = len(paths) == 1
     sources = NewInputs([], skip_bad)
-    images: list[Path] = []
+    known = part.contract.classes if part.contract.kind == "classes" else None
+    images: list[_Image] = []
 
     def add_images() -> None:
         if images:
-            sources.sources.append(_images(part, list(images), alone, sources.bad))
+            sources.sources.append(_images(part, list(images), sources.bad))
             images.clear()
 
     for path in paths:
-        if here := image_paths(path):
+        if here := _images_at(Path(path), known, alone):
             images += here
             continue
         add_images()
@@ -220,10 +233,9 @@ def _opened(
             raise TaskError(f"{path}: one number; there are no inputs to run")
         return Source.of(x, None if alone else [f"{path} {i}" for i in range(len(x))])
     if is_table(path) and path.is_file():
-        new_rows = read_new_rows(path, part.contract.inputs)
-        if new_rows is not None:
-            places, rows = new_rows
-            return Source.of(rows, places if alone else [f"{path} {place}" for place in places])
+        rows = open_new_rows(path, part.contract.inputs)
+        if rows is not None:
+            return _rows(rows, "" if alone else f"{path} ")
     if otherwise is not None:
         return otherwise(str(named))
     if not path.exists():
@@ -231,18 +243,42 @@ def _opened(
     raise TaskError(f"{path}: neither an image, a folder of images, a table nor an array")
 
 
-def _images(part: Part, paths: list[Path], alone: bool, bad: dict[str, str]) -> Source:
+def _rows(rows: NewRows, before: str) -> Source:
+    def read(start: int, stop: int) -> Batch:
+        places, inputs = rows.read(start, stop)
+        return Batch([before + place for place in places], inputs)
+
+    return Source(rows.count, rows.width, read)
+
+
+def _images_at(given: Path, classes: Sequence[str] | None, alone: bool) -> list[_Image]:
+    """The image that a path names, or all in a folder and below; else nothing."""
+    if given.is_file() and given.suffix.lower() in ENDINGS:
+        return [_Image(given, given.name if alone else str(given))]
+
+    def image(name: str) -> _Image:
+        path, inside = given / name, Path(name).parent.name
+        known = inside if classes and inside in classes else None
+        return _Image(path, name if alone else str(path), known)
+
+    return [image(name) for name in images_below(given)]
+
+
+def _images(part: Part, images: list[_Image], bad: dict[str, str]) -> Source:
     shape = _image_shape(part)
+    has_truths = any(image.truth is not None for image in images)
 
     def read(start: int, stop: int) -> Batch:
-        wanted = paths[start:stop]
+        wanted = images[start:stop]
         unreadable: dict[Path, str] = {}
-        pixels = read_images(wanted, channels=shape[0], size=shape[1:], unreadable=unreadable)
+        paths = [image.path for image in wanted]
+        pixels = read_images(paths, channels=shape[0], size=shape[1:], unreadable=unreadable)
         bad.update({str(path): why for path, why in unreadable.items()})
-        names = [path.name if alone else str(path) for path in wanted if path not in unreadable]
-        return Batch(list(names), pixels)
+        there = [image for image in wanted if image.path not in unreadable]
+        truths = [image.truth for image in there] if has_truths else None
+        return Batch([image.name for image in there], pixels, truths)
 
-    return Source(len(paths), shape[0] * shape[1] * shape[2], read)
+    return Source(len(images), shape[0] * shape[1] * shape[2], read, has_truths)
 
 
 def _image_shape(part: Part) -> tuple[int, int, int]:

@@ -26,11 +26,15 @@ from dovetail.tasks.task import Task
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model, what came of it, and the ranking of the networks it was chosen from, if any."""
+    """The model, what came of it, and the ranking of the networks it was chosen from, if any.
+
+    ``interrupted`` is whether the search was; the same call with the same ``kept`` goes on.
+    """
 
     part: Part
     record: Fitting
     ranking: Ranking | None = None
+    interrupted: bool = False
 
     @property
     def summary(self) -> str:
@@ -105,6 +109,7 @@ def fit(
             | {"task_fingerprint": task.fingerprint, "part_digest": part.digest},
         ),
         search.ranking,
+        search.interrupted,
     )
 
 

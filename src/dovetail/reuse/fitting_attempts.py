@@ -42,6 +42,7 @@ from dovetail.reuse.fitting_candidates import upper_layers
 from dovetail.tasks.task import Task
 from dovetail.train.boosting import boost
 from dovetail.train.end_to_end import end_to_end
+from dovetail.train.fit import Fit
 
 SCRATCH, SOLVED, BOOSTED = "from scratch", "closed form", "boosting"
 UPPER = "upper layers"
@@ -183,7 +184,7 @@ def _make(what: Attempt, task: Task, network: Part | None, *, folds: int, seed: 
     if what.how == BOOSTED:
         return boost(task, seed=seed).part
     if what.how == SCRATCH:
-        return _trained(task, seed)
+        return trained(task, seed).part
     assert network is not None
     how, choices = what.how, Choices()
     if how == UPPER:
@@ -220,15 +221,15 @@ def small_network(task: Task, seed: int) -> tuple[Part, int]:
     return build("resnet8", channels=shape[0], size=side, classes=outputs, seed=seed), epochs
 
 
-def _trained(task: Task, seed: int) -> Part:
-    """By gradients, from nothing."""
-    net, epochs = small_network(task, seed)
-    usual: Any = {"epochs": epochs, "batch_size": BATCH, "seed": seed, "show": False}
+def trained(task: Task, seed: int, epochs: int | None = None) -> Fit:
+    """By gradients, from nothing; for ``epochs``, or as many as it usually takes."""
+    net, usually = small_network(task, seed)
+    usual: Any = {"epochs": epochs or usually, "batch_size": BATCH, "seed": seed, "show": False}
     if len(task.input_shape) == 1:
-        return end_to_end(net, task, optimiser="adamw", lr=3e-3, weight_decay=0.01, **usual).part
+        return end_to_end(net, task, optimiser="adamw", lr=3e-3, weight_decay=0.01, **usual)
     side = _side(task)
     how = replace(preprocess_for(task), size=(side, side))
-    return end_to_end(net, task, preprocess=how, lr=0.05, weight_decay=5e-4, **usual).part
+    return end_to_end(net, task, preprocess=how, lr=0.05, weight_decay=5e-4, **usual)
 
 
 def _side(task: Task) -> int:

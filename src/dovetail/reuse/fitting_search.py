@@ -47,6 +47,7 @@ from dovetail.reuse.fitting_attempts import (
 )
 from dovetail.reuse.fitting_candidates import candidates_for, multiply_adds, upper_layers
 from dovetail.reuse.fitting_model import log_loss
+from dovetail.reuse.fitting_pace import Paces, seconds_forward, seconds_from_scratch
 from dovetail.reuse.fitting_record import Tried
 from dovetail.tasks.task import Task
 
@@ -70,8 +71,6 @@ RANKING_SHARE, LAST_SHARE = 0.3, 0.1
 """Of the time: for the ranking at most; and kept at least for packing and measuring."""
 PACKED_PASSES = 5
 """Over the validation split, to pack a model and to know what its inputs look like."""
-SPEED = 1e10
-"""Multiply-adds a second of a small network in training, to plan by."""
 
 
 class Search:
@@ -98,8 +97,10 @@ class Search:
         self.ranking: Ranking | None = None
         self.remembered = RememberedRows()
         self.notes: list[str] = []
+        self.interrupted = False
         self._work: dict[str, float] = {}
         self._upper: dict[str, float] = {}
+        self.paces = Paces(kept)
 
     # In order -------------------------------------------------------------------------------------
 
@@ -120,6 +121,7 @@ class Search:
         except KeyboardInterrupt:
             if not self.done:
                 raise KeyboardInterrupt("no model was finished; the same command goes on") from None
+            self.interrupted = True
             self.notes.append("It was interrupted: the best so far is the model.")
         if not self.done:
             why = next(iter(self.failed.values()), "nothing could be tried")
@@ -140,7 +142,6 @@ class Search:
         return ways
 
     def _try(self, what: Attempt, step: Tick) -> None:
-        seconds = self._seconds_of(what)
         if self.done and not self._has_time(what):
             self.failed[what] = "no time was left"
             return
@@ -156,7 +157,7 @@ class Search:
             if self.kept is not None:
                 keep(done, self.kept)
         self.done[what] = done
-        self._advance(step, seconds, what.name)
+        self._advance(step, self._seconds_of(what), what.name)
 
     def _advance(self, step: Tick, seconds: float, words: str) -> None:
         before, self.spent = self.spent, self.spent + seconds
@@ -170,7 +171,8 @@ class Search:
         if what.how in PASSES:
             rows = self.open.size("train") + PACKED_PASSES * self.open.size("validation")
             last = max(last, self._each(what.network) * (rows + self.task.size("test")))
-        return max(self.spent, passed) + self._seconds_of(what) + last <= self.seconds
+        left = self.seconds - max(self.spent, passed) - last
+        return left > 0 and self._seconds_of(what) <= left  # measuring speed takes time too
 
     # What the networks are worth ------------------------------------------------------------------
 
@@ -237,8 +239,11 @@ class Search:
         """About how long an attempt takes, its folds and its validation included."""
         n = self.open.size("train")
         if what.how == SCRATCH:
-            net, epochs = small_network(self.open, self.seed)
-            return (self.folds + 1) * epochs * 3 * n * multiply_adds(net) / SPEED
+            _, epochs = small_network(self.open, self.seed)
+            judged = self.open.size("validation")
+            rows = self.folds * (n + judged) if self.folds else n + judged / 3  # those run forwards
+            each = self.paces.of(what.name, lambda: seconds_from_scratch(self.open, self.seed))
+            return epochs * rows * each
         if what.how not in PASSES:
             return 1e-4 * n
         seen = 0
@@ -249,9 +254,10 @@ class Search:
         return self._each(what.network) * ((self.folds + 1) * fitted + judged)
 
     def _each(self, network: str) -> float:
-        """Seconds an example, as the ranking saw it; a guess without one."""
+        """Seconds an example, as the ranking saw it; without one it is tried."""
         if self.ranking is None:
-            return self._size(network) / SPEED
+            part = self.candidates[network]
+            return self.paces.of(network, lambda: seconds_forward(part, self.open))
         place = self._place(network)
         return place.seconds / max(place.seen or self.ranking.n, 1)
 
@@ -373,7 +379,8 @@ class Search:
         held_out, trees = self._held_out(chosen), self.done.get(PEER)
         late = [what for what, why in self.failed.items() if why == "no time was left"]
         notes = list(self.notes) + [f"{note}." for note in self.task.notes]
-        if late or (self.ranking is not None and self._left_for_time()):
+        no_time = late or (self.ranking is not None and self._left_for_time())
+        if no_time and not self.interrupted:
             notes.append(
                 f"{self.seconds / 60:g} minutes left no time for some attempts; with more, and on "
                 "another machine, another model may be chosen."

@@ -124,20 +124,6 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def image_paths(source: str | Path) -> list[Path]:
-    """The image that a path names, or those directly in a folder; else nothing.
-
-    >>> image_paths("no such file")
-    []
-    """
-    path = Path(source)
-    if path.is_file() and path.suffix.lower() in ENDINGS:
-        return [path]
-    if not path.is_dir():
-        return []
-    return sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
-
-
 def read_images(
     paths: list[Path],
     *,

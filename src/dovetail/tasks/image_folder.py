@@ -122,6 +122,16 @@ def has_images(folder: Path) -> bool:
     return folder.is_dir() and any(_is_image(name) for name in _walk(folder))
 
 
+def images_below(source: str | Path) -> list[str]:
+    """Every image in a folder and its sub-folders, as paths from there; none of what is no folder.
+
+    >>> images_below("no such folder")
+    []
+    """
+    folder = Path(source)
+    return _scan_flat(folder).names if folder.is_dir() else []
+
+
 @dataclass
 class _ImageFiles:
     """Image files in a fixed order, with their labels and splits where there are such.

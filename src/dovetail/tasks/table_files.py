@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 _TRUTHS = {"true": 1.0, "false": 0.0}
 _LONGEST = 32
 """Columns with a longer cell are read cell by cell."""
+
+_LONGEST_LINE = 1 << 24
+"""Of a file that is read piece by piece, in letters."""
 
 _WHOLE = re.compile(r"[+-]?\d+|true|false", re.IGNORECASE)
 
@@ -96,26 +100,72 @@ def read_csv(path: str | Path) -> Table:
     ['age', 'town']
     """
     path = Path(path)
-    text = _text(path)
-    comma = _delimiter(text) == ";"
-    rows = _rows(text, path)
+    (table,) = _tables(io.StringIO(_text(path), newline=""), path, None, frozenset())
+    return table
+
+
+def read_csv_pieces(
+    path: str | Path, most: int, texts: Collection[str] = frozenset()
+) -> Iterator[Table]:
+    """The same file as tables of at most so many rows each, one at a time in memory.
+
+    Whether a column holds numbers is asked of each piece alone; those of ``texts`` stay texts.
+
+    >>> import tempfile; file = Path(tempfile.mkdtemp()) / "toy.csv"
+    >>> _ = file.write_text("age,size\\n41,1\\n7,2\\n9,x\\n")
+    >>> [table.columns[1].numbers is None for table in read_csv_pieces(file, 2)]
+    [False, True]
+    """
+    path = Path(path)
+    with open_data(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        try:
+            yield from _tables(_short_lines(text, path), path, most, texts)
+        except UnicodeDecodeError:
+            raise FormatError(f"{path}: not UTF-8 text; save it so") from None
+        except OSError as error:
+            raise TaskError(f"{path}: {error.strerror or error}") from None
+
+
+def _short_lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    while line := text.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise FormatError(
+                f"{path}: a line of more than {_LONGEST_LINE} letters; is it a table?"
+            )
+        yield line
+
+
+def _tables(
+    lines: Iterable[str], path: Path, most: int | None, texts: Collection[str]
+) -> Iterator[Table]:
+    """The rows under a header as tables of ``most`` rows, or as one; always at least one row."""
+    begun, delimiter = _delimited(lines)
+    rows = _rows(begun, delimiter, path)
     try:
         _, header = next(rows)
     except StopIteration:
         raise TaskError(f"{path}: is empty") from None
     names = [cell.strip() for cell in header]
     refuse_names(path, names)
-    lines, cells = [], []
-    for line, row in rows:
-        if len(row) != len(names):
-            raise TaskError(f"{path}, line {line}: {len(row)} cells, but {len(names)} columns")
-        lines.append(line)
-        cells.append(row)
-    if not cells:
+
+    def table(some: list[tuple[int, list[str]]]) -> Table:
+        for line, row in some:
+            if len(row) != len(names):
+                raise TaskError(f"{path}, line {line}: {len(row)} cells, but {len(names)} columns")
+        by_column = zip(names, zip(*(row for _, row in some), strict=True), strict=True)
+        columns = tuple(
+            _worded(name, cells) if name in texts else _parsed(name, cells, delimiter == ";")
+            for name, cells in by_column
+        )
+        return Table(str(path), columns, np.array([line for line, _ in some]), "line")
+
+    some = list(islice(rows, most))
+    if not some:
         raise TaskError(f"{path}: has a header but no rows")
-    by_column = zip(names, zip(*cells, strict=True), strict=True)
-    columns = tuple(_parsed(name, values, comma) for name, values in by_column)
-    return Table(str(path), columns, np.array(lines), "line")
+    while some:
+        yield table(some)
+        some = list(islice(rows, most))
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -126,7 +176,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     >>> list(read_rows(file))
     [(1, ['a', 'b, c']), (3, ['1', '2'])]
     """
-    return _rows(_text(path), path)
+    return _rows(*_delimited(io.StringIO(_text(path), newline="")), path)
 
 
 def refuse_names(path: Path, names: Sequence[str]) -> None:
@@ -153,21 +203,26 @@ def _text(path: Path) -> str:
         raise FormatError(f"{path}: not UTF-8 text (byte {error.start}); save it so") from None
 
 
-def _delimiter(text: str) -> str:
-    """The one that parts the first row into most cells; of equals the comma."""
-    first = next((line for line in io.StringIO(text, newline="") if line.strip()), "")
+def _delimited(lines: Iterable[str]) -> tuple[Iterator[str], str]:
+    """The lines, and what parts the first row into most cells; of equals the comma."""
+    coming, begun = iter(lines), list[str]()
+    for line in coming:
+        begun.append(line)
+        if line.strip():
+            break
+    first = begun[-1:] if begun and begun[-1].strip() else [""]
 
     def cells(mark: str) -> int:
         try:
-            return len(next(csv.reader([first], delimiter=mark), ()))
+            return len(next(csv.reader(first, delimiter=mark), ()))
         except csv.Error:  # whoever reads all the rows says what is wrong
             return 0
 
-    return max(_DELIMITERS, key=cells)
+    return chain(begun, coming), max(_DELIMITERS, key=cells)
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+def _rows(lines: Iterator[str], delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, delimiter=delimiter)
     try:
         for row in reader:
             if any(cell.strip() for cell in row):
@@ -176,19 +231,26 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
         raise FormatError(f"{path}, line {reader.line_num}: {error}") from None
 
 
+def _worded(name: str, cells: tuple[str, ...]) -> Column:
+    values = [None if cell.strip().lower() in _MISSING else cell.strip() for cell in cells]
+    return Column(name, texts=np.array(values, dtype=object))
+
+
 def _parsed(name: str, cells: tuple[str, ...], comma: bool) -> Column:
     plain = _all_numbers(cells)
     if plain is not None:
         whole = all(_WHOLE.fullmatch(cell.strip()) for cell in cells)
         return Column(name, numbers=plain, whole=whole)
-    values = [None if cell.strip().lower() in _MISSING else cell.strip() for cell in cells]
+    worded = _worded(name, cells)
+    assert worded.texts is not None
+    values = worded.texts.tolist()
     present = [value for value in values if value is not None]
     numbers = _numbers(present)
     if numbers is None and comma:
         present = [value.replace(",", ".") for value in present]
         numbers = _numbers(present)
     if numbers is None:
-        return Column(name, texts=np.array(values, dtype=object))
+        return worded
     filled = np.full(len(values), np.nan)
     filled[[value is not None for value in values]] = numbers
     whole = all(_WHOLE.fullmatch(value) for value in present)
@@ -223,6 +285,15 @@ _CELL = 8
 
 _BATCH, _BATCH_BYTES = 1 << 16, 1 << 30
 """Rows read at once, and the bytes that they may take where every text is spelt out."""
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a path names such a file by its ending.
+
+    >>> is_parquet(Path("a.PQ")), is_parquet(Path("a.csv"))
+    (True, False)
+    """
+    return path.suffix.lower() in (".parquet", ".pq")
 
 
 def read_parquet(path: str | Path) -> Table:
