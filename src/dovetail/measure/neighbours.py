@@ -140,19 +140,22 @@ def own_nearer(features: Any, labels: Any, who: Tensor) -> tuple[Tensor, Tensor]
 
 def _depth(search: Search, who: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
     """Count and distance of rows ``who``, all of the class that lies from ``start`` to ``end``."""
-    rough, far = search.rough(who), 2 * search.noise
-    own, others = rough[:, start:end], (rough[:, :start], rough[:, end:])
-    sides = [side.amin(1, keepdim=True) for side in others if side.shape[1]]
-    border = torch.cat(sides, 1).amin(1) if sides else torch.full_like(rough[:, 0], torch.inf)
+    rough = search.rough(who)
+    low, high = search.at_least(rough, who), search.at_most(rough, who)
+    sides = [(0, start), (end, rough.shape[1])]
+    none = torch.full((len(who), 1), torch.inf, dtype=torch.float64)
+    border = torch.cat([none, *(high[:, slice(*side)] for side in sides)], 1).amin(1)[:, None]
     # Where rounding could turn the answer, distances are computed again from differences.
-    exact = torch.full((len(who),), torch.inf, dtype=torch.float64)
-    for side, first in zip(others, (0, end), strict=True):
-        row, column = (side <= (border + far)[:, None]).nonzero(as_tuple=True)
+    exact = none[:, 0].clone()
+    for first, stop in sides:
+        row, column = (low[:, first:stop] <= border).nonzero(as_tuple=True)
         exact.scatter_reduce_(0, row, _exactly(search, who[row], first + column), "amin")
-    surely = own < (border - far)[:, None]
-    row, column = ((own <= (border + far)[:, None]) & ~surely & own.isfinite()).nonzero(
-        as_tuple=True
+    own = slice(start, end)
+    surely = high[:, own] < torch.cat([none, *(low[:, slice(*side)] for side in sides)], 1).amin(
+        1, keepdim=True
     )
+    maybe = (low[:, own] <= border) & ~surely & rough[:, own].isfinite()  # not with oneself
+    row, column = maybe.nonzero(as_tuple=True)
     nearer = _exactly(search, who[row], start + column) < exact[row]
     return surely.sum(1) + torch.bincount(row[nearer], minlength=len(who)), exact
 
