@@ -169,6 +169,9 @@ def test_a_given_part_is_ranked_at_its_cuts_and_adapted(shapes, network, monkeyp
     assert tried <= {"probe", "linearized", "upper layers", "finetune"}
     assert tried
     assert len(found.record.per_class) == 2
+    idle = names - {row.network for row in found.record.tried}
+    (note,) = (note for note in found.record.notes if note.startswith("Ranked, and not tried"))
+    assert all(name in note for name in idle)
     wrong = round((1 - found.record.value) * found.record.n)
     assert len(found.record.mistakes) == min(wrong, fitting_model.THUMBNAILS)
 
@@ -179,6 +182,22 @@ def test_packing_stays_within_its_points(shapes):
     split = {"split": "validation"}
     before, after = (dt.evaluate(f.part, shapes, **split).accuracy for f in (plain, packed))
     assert after >= before - 0.03 - 1e-9
+
+
+def test_what_was_not_done_has_its_reason(shapes, wine, monkeypatch):
+    one = fitting.fit(wine, **{**QUICK, "minutes": 1e-6})  # 18 rows validate
+    assert one.part.familiar is None
+    assert any("unlike" in note and "too few" in note for note in one.record.notes)
+    assert "Chosen among 1 model by" in one.record.how_chosen
+    assert "not packed: nothing may be lost" in one.record.size
+    monkeypatch.setattr(fitting_model, "_lost_points", lambda *_: lambda part: 2.0)
+    two = fitting.fit(shapes, **{**QUICK, "minutes": 1e-6, "points": 1.0})
+    assert two.part.familiar is not None
+    assert not any("unlike" in note for note in two.record.notes)
+    assert "would cost 2 points of the 1 that it may" in two.record.size
+    assert two.record.bytes == two.record.plain_bytes
+    no_rows = sealed(shapes).derived("bare", indices={"validation": torch.empty(0).long()})
+    assert "no validation split" in fitting_model.packed(two.part, no_rows, 1.0).why_not
 
 
 def test_without_a_second_to_spare_there_is_still_a_model(shapes):

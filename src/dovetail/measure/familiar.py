@@ -24,7 +24,7 @@ from dovetail.tasks.task import Task
 _RANK, _ROWS, _KEPT = 32, 4096, 2000
 """Directions, training rows and scores of validation rows that are used at most."""
 
-_FEWEST = 19
+FEWEST = 19
 """Rows held out that can promise a share of 5 %."""
 
 
@@ -73,7 +73,7 @@ def knowing(part: Part, task: Task) -> Part:
 
     Too few rows are held out, or it has no features that could be kept.
     """
-    if task.size("validation") < _FEWEST:
+    if task.size("validation") < FEWEST:
         return part
     try:
         return part.changed(familiar=familiar_with(part, task))

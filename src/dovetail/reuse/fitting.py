@@ -13,7 +13,7 @@ from pathlib import Path
 from dovetail.core.errors import SettingsError, TaskError
 from dovetail.core.progress import progress
 from dovetail.measure.evaluate import need_test, with_measures
-from dovetail.measure.familiar import knowing
+from dovetail.measure.familiar import FEWEST, knowing
 from dovetail.parts.part import Part
 from dovetail.ranking.candidates import Parts
 from dovetail.ranking.records import Ranking
@@ -89,19 +89,25 @@ def fit(
     search = Search(task, parts, Path(kept) if kept else None, seed, minutes, released, sizes)
     with progress(f"fitting {task.name}", 100, show=show) as step:
         search.run(step)
-    chosen = search.best()
-    part, temperature = calibrated(chosen, task)
-    part, size = packed(part, task, points)
-    part = knowing(part, search.open)
-    record = measured(part, task, confidence, seed)
+        chosen = search.best()
+        part, temperature = calibrated(chosen, task)
+        step("packing", 0)
+        smaller = packed(part, task, points)
+        step("measuring", 0)
+        part = knowing(smaller.part, search.open)
+        record = measured(part, task, confidence, seed)
+    facts = search.facts(chosen)
+    if part.familiar is None:
+        facts["notes"] += (_why_blind(search.open),)
     return Fitted(
         with_measures(part, {f"test {name}": value for name, value in record.measures.items()}),
         replace(
             record,
             network=chosen.attempt.network,
             how=chosen.attempt.how,
-            **search.facts(chosen),
-            bytes=size,
+            **facts,
+            bytes=smaller.size,
+            not_packed=smaller.why_not,
             plain_bytes=plain_bytes(part),
             temperature=temperature,
             seconds=time.perf_counter() - began,
@@ -111,6 +117,12 @@ def fit(
         search.ranking,
         search.interrupted,
     )
+
+
+def _why_blind(task: Task) -> str:
+    few = task.size("validation") < FEWEST
+    why = "too few examples validate" if few else "it has no features to compare"
+    return f"The model cannot say which new inputs look unlike its training data: {why}."
 
 
 def _refuse(task: Task) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,20 +51,36 @@ def calibrated(chosen: Done, task: Task) -> tuple[Part, float | None]:
     return with_temperature(chosen.part, temperature), temperature
 
 
-def packed(part: Part, task: Task, points: float) -> tuple[Part, int]:
-    """The smallest of a few packings that costs no more than it may on validation; its bytes.
+class Packed(NamedTuple):
+    """A part, its bytes, and why it is not packed if it is not."""
+
+    part: Part
+    size: int
+    why_not: str = ""
+
+
+def packed(part: Part, task: Task, points: float) -> Packed:
+    """The smallest of a few packings that costs no more than it may on validation.
 
     Of classes it is what packing is *expected* to cost (:mod:`dovetail.reuse.pack_agreement`):
     half a point cannot be counted on a hundred examples.
     """
-    if points == 0 or not task.size("validation"):
-        return part, plain_bytes(part)
-    lost = _lost_points(part, task)
+    plain = plain_bytes(part)
+    if points == 0:
+        return Packed(part, plain, "nothing may be lost by it")
+    if not task.size("validation"):
+        return Packed(part, plain, "no validation split says what it would cost")
+    lost, costs = _lost_points(part, task), 0.0
     for extra_bits in PACKINGS:
         smaller = pack_part(part, extra_bits=extra_bits)
-        if lost(smaller.part) <= points:
-            return smaller.part, smaller.record.size
-    return part, plain_bytes(part)
+        costs = lost(smaller.part)
+        if costs <= points:
+            return Packed(smaller.part, smaller.record.size)
+    return Packed(
+        part,
+        plain,
+        f"the gentlest packing would cost {costs:.2g} points of the {points:g} that it may",
+    )
 
 
 def _lost_points(part: Part, task: Task) -> Callable[[Part], float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dovetail.core.declared import Column, figure, heatmap, of_each, table, text, when
 from dovetail.core.records import Record
 from dovetail.core.views import Figure, Heatmap, Picture, Pictures, View
+from dovetail.core.words import counted
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
     """From a task to a model: what it is, how good on the test split, and how sure that is.
 
     ``measure`` is ``"accuracy"`` or ``"r2"``; ``low`` and ``high`` bound ``value``.  ``peer`` is
-    what gradient boosting reached on the labels held out, of tables.
+    what gradient boosting reached on the labels held out, of tables.  ``not_packed`` says why the
+    model is as large as its plain weights.
 
     >>> record = Fitting(
     ...     task="pets", network="efficientnet-lite0, 96 px", how="finetune", measure="accuracy",
@@ -69,6 +71,7 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
     temperature: float | None = None
     bytes: int = 0
     plain_bytes: int = 0
+    not_packed: str = ""
     tried: tuple[Tried, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
     classes: tuple[str, ...] = ()
@@ -103,8 +106,8 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
             else (f"{self.rows} labels of the validation split")
         )
         return (
-            f"Chosen among {made} models by {where}, where it reached {self.held_out:.1%}. "
-            "The test split was looked at once, with this one."
+            f"Chosen among {counted(made, 'model')} by {where}, where it reached "
+            f"{self.held_out:.1%}. The test split was looked at once, with this one."
         )
 
     @property
@@ -112,8 +115,12 @@ class Fitting(Record, kind="fitting", title="A model for {task}"):
         """How large it is, and before it was packed."""
         if not self.bytes:
             return ""
-        plain = f", {self.plain_bytes / self.bytes:.1f} times smaller than its plain weights"
-        return f"{self.bytes / 1e6:.2f} MB{plain if self.plain_bytes > self.bytes else ''}."
+        size = f"{self.bytes / 1e6:.2f} MB"
+        if self.not_packed:
+            return f"{size}, not packed: {self.not_packed}."
+        if self.plain_bytes > self.bytes:
+            return f"{size}, {self.plain_bytes / self.bytes:.1f} times smaller than plain weights."
+        return f"{size}."
 
     def brief(self) -> View:
         """What a terminal shows well: the verdict stands elsewhere, the pictures in the report."""

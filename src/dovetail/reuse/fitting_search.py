@@ -110,6 +110,7 @@ class Search:
             for first in self._from_nothing():
                 self._try(first, step)
             if self.candidates:
+                step(f"ranking, {self._time_left()}", 0)
                 self.ranking = self._ranked()
                 self._take_stock(step)
                 while (what := self._next()) is not None:
@@ -145,6 +146,7 @@ class Search:
         if self.done and not self._has_time(what):
             self.failed[what] = "no time was left"
             return
+        step(f"{what.name}, {self._time_left()}", 0)
         done = kept_attempt(what, self.kept, self.open)
         if done is None:
             network = self.candidates[what.network] if what.how in PASSES else None
@@ -157,12 +159,16 @@ class Search:
             if self.kept is not None:
                 keep(done, self.kept)
         self.done[what] = done
-        self._advance(step, self._seconds_of(what), what.name)
+        self._advance(step, self._seconds_of(what))
 
-    def _advance(self, step: Tick, seconds: float, words: str) -> None:
+    def _advance(self, step: Tick, seconds: float) -> None:
         before, self.spent = self.spent, self.spent + seconds
         percent = [int(100 * min(spent / self.seconds, 1)) for spent in (before, self.spent)]
-        step(words, percent[1] - percent[0])
+        step(self._time_left(), percent[1] - percent[0])
+
+    def _time_left(self) -> str:
+        left = max(self.seconds - (time.perf_counter() - self.began), 0.0)
+        return f"at most {left / 60:.0f} min left" if left > 90 else f"at most {left:.0f} s left"
 
     def _has_time(self, what: Attempt) -> bool:
         """Whether it would be done in time, packed and measured if it is the best."""
@@ -210,7 +216,7 @@ class Search:
         if self.ranking is None:
             return
         places = self.ranking.places
-        self._advance(step, sum(p.seconds + p.scoring_seconds for p in places), "ranking")
+        self._advance(step, sum(p.seconds + p.scoring_seconds for p in places))
         if self.ranking.left_out:
             gone = [out.part for out in self.ranking.left_out]
             why = self.ranking.left_out[0].why.partition("\n")[0]
@@ -381,10 +387,13 @@ class Search:
         notes = list(self.notes) + [f"{note}." for note in self.task.notes]
         no_time = late or (self.ranking is not None and self._left_for_time())
         if no_time and not self.interrupted:
+            minutes = f"{self.seconds / 60:g} minute{'' if self.seconds == 60 else 's'}"
             notes.append(
-                f"{self.seconds / 60:g} minutes left no time for some attempts; with more, and on "
-                "another machine, another model may be chosen."
+                f"{minutes} left no time for some attempts; with more, and on another machine, "
+                "another model may be chosen."
             )
+        if untried := self._untried():
+            notes.append(f"Ranked, and not tried further: {listed(untried, 6)}.")
         return {
             "held_out": held_out if math.isfinite(held_out) else None,
             "rows": len(chosen.rows),
@@ -393,6 +402,12 @@ class Search:
             "tried": tuple(self._tried()),
             "notes": tuple(notes),
         }
+
+    def _untried(self) -> list[str]:
+        """Networks that were ranked, of which no model was made, in the order of the ranking."""
+        made = {what.network for what in (*self.done, *self.failed)}
+        places = () if self.ranking is None else self.ranking.places
+        return [place.part for place in places if place.part not in made]
 
     def _left_for_time(self) -> bool:
         assert self.ranking is not None

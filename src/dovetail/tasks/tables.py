@@ -135,7 +135,8 @@ def _target_names(
     if not usual and len(remaining) > 1 and len(texts) == 1 and _is_category(texts[0]):
         guess = texts[0].name
         return [guess], [f"the target is {guess!r}, the only column of text, as none was named"]
-    why = f"both {' and '.join(usual[:2])} could be it" if usual else "no column is called so"
+    known = f"{', '.join(USUAL_TARGETS[:-1])} or {USUAL_TARGETS[-1]}"
+    why = f"both {' and '.join(usual[:2])} could be it" if usual else f"none is called {known}"
     raise TaskError(
         f"{table.path}: which is the target? ({why}); give {argument('target', ...)} one of "
         f"{listed(names, most=_MOST_NAMES)}"
