@@ -125,3 +125,10 @@ def test_mistakes_are_told():
         weight_projection(net(), data(), module="head")
     with pytest.raises(SettingsError, match="no weight matrices"):
         weight_projection(net(), data(), module="1")
+
+
+@pytest.mark.parametrize("look", [loss_variation, gradient_flow, weight_projection])
+def test_labels_that_the_network_has_no_output_for_are_told(look):
+    x, y = data()
+    with pytest.raises(TaskError, match=r"outputs of shape \[6, 3\] and .* do not suit the loss"):
+        look(net(), (x, y + 5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,7 @@ from torch import nn
 import dovetail as dt
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import load_record
-from dovetail.lens import deviation, weight_map
-from dovetail.lens.weights import matched_weights
+from dovetail.lens import deviation, matched_weights, weight_map
 
 
 def conv(seed=0, classes=3):
@@ -86,7 +87,9 @@ def test_matched_networks_are_where_their_original_is():
     x = torch.rand(2, 1, 6, 6)
     torch.testing.assert_close(net.eval()(x), other.eval()(x))
     nets = {"a": net, "b": other, "c": conv(4)}
-    apart, together = weight_map(nets), weight_map(nets, match=True)
+    apart, together = weight_map(nets), weight_map(nets, match=True, example=x)
+    with pytest.raises(ContractError, match="example="):
+        weight_map(nets, match=True)
     assert apart.distances[0][1] > 0.1
     assert together.distances[0][1] == pytest.approx(0, abs=1e-12)
     assert together.distances[0][2] <= apart.distances[0][2]
@@ -94,11 +97,67 @@ def test_matched_networks_are_where_their_original_is():
 
 def test_matching_never_takes_networks_apart():
     for seed in range(4):
-        one, other = (conv(s).state_dict() for s in (seed, seed + 10))
-        moved = matched_weights(other, one)
+        one, other = (conv(s) for s in (seed, seed + 10))
+        moved, wanted = matched_weights(other, one, torch.rand(2, 1, 6, 6)), one.state_dict()
         first = "0.weight"
-        before, after = (float((t[first] - one[first]).detach().norm()) for t in (other, moved))
+        states = (other.state_dict(), moved)
+        before, after = (float((t[first] - wanted[first]).norm()) for t in states)
         assert after <= before + 1e-9
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_matched_networks_of_the_zoo_give_what_they_gave(norm):
+    one, other = (dt.build("lenet5", channels=1, size=28, seed=s, norm=norm) for s in (0, 1))
+    before = other.module.state_dict()
+    moved = matched_weights(other, one)
+    assert any(not torch.equal(moved[name], before[name]) for name in moved)
+    assert all(torch.equal(before[name], t) for name, t in other.module.state_dict().items())
+    x = torch.rand(3, 1, 28, 28)
+    found = copy.deepcopy(other.module).eval()
+    found.load_state_dict(moved)
+    torch.testing.assert_close(found(x), other.module.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+class Skipping(nn.Module):
+    """Widths agree everywhere, but a sum ties the channels of two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        return self.c(h + torch.relu(self.b(h)))
+
+
+class Backwards(nn.Module):
+    """Layers are made in another order than they are used."""
+
+    def __init__(self):
+        super().__init__()
+        self.second, self.first, self.third = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+@pytest.mark.parametrize("kind", [Skipping, Backwards])
+def test_what_is_no_chain_is_refused_though_shapes_fit(kind):
+    nets = [kind() for _ in range(3)]
+    with pytest.raises(ContractError, match="no chain of layers"):
+        matched_weights(nets[1], nets[0])
+    with pytest.raises(ContractError, match="no chain of layers"):
+        weight_map(nets, match=True)
+    resnets = [dt.build("resnet8", channels=1, size=8, classes=3, seed=s) for s in range(2)]
+    with pytest.raises(ContractError):
+        matched_weights(*resnets)
+
+
+def test_matching_refuses_other_architectures_and_other_inputs():
+    with pytest.raises(ContractError, match="not of one architecture"):
+        matched_weights(nn.Linear(2, 3), nn.Linear(3, 3))
+    with pytest.raises(ContractError, match="do not go through"):
+        matched_weights(conv(0), conv(1), torch.rand(2, 3))
 
 
 def test_pca_keeps_distances_that_fit_a_plane():

@@ -14,6 +14,7 @@ from dovetail.lens.input_space import decision_regions, discriminative_intervals
 from dovetail.lens.inspection import inspect
 from dovetail.lens.inspection_record import Inspection
 from dovetail.lens.landscape import Landscape, landscape
+from dovetail.lens.matching import matched_weights
 from dovetail.lens.profile import profile, profile_over
 from dovetail.lens.profile_record import Profile, ProfileOver
 from dovetail.lens.similarity import JacobianSimilarity, jacobian_similarity
@@ -21,7 +22,7 @@ from dovetail.lens.study_record import TransferRun, TransferStudy
 from dovetail.lens.theory import gram_theory
 from dovetail.lens.theory_record import GramTheory
 from dovetail.lens.transfer_study import transfer_study
-from dovetail.lens.weights import Deviation, WeightMap, deviation, matched_weights, weight_map
+from dovetail.lens.weights import Deviation, WeightMap, deviation, weight_map
 from dovetail.measure.entropy import pure_entropy, pure_voronoi_map, selection_entropy
 from dovetail.measure.neighbours import k_filter, k_redundancy
 from dovetail.measure.separation import class_scatter, dead_features, least_squares_distance

@@ -195,7 +195,7 @@ class MeanHessian:
         return LossHessian(
             subject.module,
             subject.x[rows],
-            lambda outputs: _checked(subject.loss, outputs, y),
+            lambda outputs: subject.loss_of(outputs, y),
             self._names,
         )
 
@@ -216,16 +216,6 @@ class _Held:
 
     def unpack(self, tensor: Tensor) -> Tensor:
         return tensor
-
-
-def _checked(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
-    try:
-        return loss(outputs, y)
-    except (RuntimeError, IndexError, ValueError) as error:
-        raise TaskError(
-            f"outputs of shape {list(outputs.shape)} and targets of shape {list(y.shape)} do not "
-            f"suit the loss: {str(error).splitlines()[0]}"
-        ) from None
 
 
 Product = Callable[[Tensor], Tensor]

@@ -399,7 +399,7 @@ def _slopes(
     total = 0.0
     with torch.inference_mode(False), torch.enable_grad():
         for rows in torch.arange(n).tensor_split(max(1, min(batches, n))):
-            value = subject.loss(module(subject.x[rows]), subject.y[rows]) * (len(rows) / n)
+            value = subject.loss_of(module(subject.x[rows]), subject.y[rows]) * (len(rows) / n)
             total += float(value.detach())
             torch.autograd.backward([value])
             after(len(rows))

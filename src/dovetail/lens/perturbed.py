@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
-from dovetail.core.errors import TaskError, first_line
+from dovetail.core.errors import TaskError
 from dovetail.lens.subject import Subject
 
 Direction = Mapping[str, Tensor]
@@ -125,15 +125,7 @@ class Perturbed:
         else:
             steps = self._steps.items()
             outputs = self._outputs({n: _along(self._fixed[n], s, at) for n, s in steps}, x, mode)
-        try:
-            return self._subject.loss(outputs, y)
-        except (RuntimeError, IndexError, ValueError) as error:
-            if "vmap" in str(error):
-                raise
-            raise TaskError(
-                f"outputs of shape {list(outputs.shape)} and targets of shape {list(y.shape)} do "
-                f"not suit the loss: {first_line(error)}"
-            ) from None
+        return self._subject.loss_of(outputs, y)
 
     def _move_to(self, at: Sequence[float]) -> None:
         """Set the copy's weights; along a row of a grid, what does not change is added up once."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dovetail.core.errors import ContractError, SettingsError, TaskError, nearest, shown
+from dovetail.core.errors import ContractError, SettingsError, TaskError, first_line, nearest, shown
 from dovetail.core.seeds import generator
 from dovetail.linalg.parameters import refuse_lazy
 from dovetail.measure.forward import prepare, refuse_other_inputs
@@ -45,6 +45,25 @@ class Subject:
     y: Tensor
     loss: Loss
     where: dict[str, object]
+
+    def loss_of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The mean loss; outputs that do not suit the targets are told.
+
+        >>> subject = subject_of(nn.Linear(4, 3), (torch.rand(8, 4), torch.arange(8)))
+        >>> subject.loss_of(subject.module(subject.x), subject.y)
+        Traceback (most recent call last):
+        ...
+        dovetail.core.errors.TaskError: outputs of shape [8, 3] ... suit the loss: Target 3 is ...
+        """
+        try:
+            return self.loss(outputs, y)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if "vmap" in str(error):  # whoever vectorises has another way
+                raise
+            raise TaskError(
+                f"outputs of shape {list(outputs.shape)} and targets of shape {list(y.shape)} do "
+                f"not suit the loss: {first_line(error)}"
+            ) from None
 
 
 def module_of(part: Part | nn.Module) -> tuple[str, nn.Module]:

@@ -9,8 +9,8 @@ from, a network that moved less from where it started can do less harm.  Layers 
 and filters; biases and norms are left out.
 
 A **map** shows networks as points whose distances on paper are like those of their weights.  Hidden
-channels have no order: :func:`matched_weights` brings those of one network into the order of
-another's first, layer by layer, so that exchanging two of them is no distance.
+channels have no order: :func:`~dovetail.lens.matched_weights` brings those of one network into the
+order of another's first, layer by layer, so that exchanging two of them is no distance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from dovetail.core.declared import Column, figure, heatmap, table, text
@@ -30,6 +29,7 @@ from dovetail.core.errors import ContractError, SettingsError, TaskError, shown
 from dovetail.core.records import Record
 from dovetail.core.settings import need_least
 from dovetail.core.views import Figure, Series
+from dovetail.lens.matching import matched_weights
 from dovetail.lens.subject import module_of, named
 from dovetail.measure.weights import weight_deviation
 from dovetail.parts.part import Part
@@ -125,6 +125,7 @@ def weight_map(
     by: Literal["pca", "tsne"] = "pca",
     match: bool = False,
     *,
+    example: Tensor | None = None,
     names: Sequence[str] | None = None,
     groups: Sequence[str] | None = None,
     seed: int = 0,
@@ -135,6 +136,8 @@ def weight_map(
         parts: Three or more of one architecture, or several by name.
         by: ``"pca"`` keeps the distances as well as a plane can; ``"tsne"`` keeps neighbours.
         match: Bring hidden channels into the order of the first network's before comparing.
+        example: Inputs on which matched networks must give what they gave, where the parts do not
+            know their inputs.
         names: What to call parts that come without names.
         groups: A word for each part, such as how it was trained; parts of one share a colour.
         seed: Of t-SNE.
@@ -157,8 +160,8 @@ def weight_map(
         _refuse_other(first, states[first], name, state)
     if match:
         states = {
-            name: state if name == first else matched_weights(state, states[first])
-            for name, state in states.items()
+            name: state if name == first else _moved(part, known[first], example, state)
+            for (name, part), state in zip(known.items(), states.values(), strict=True)
         }
     flat = torch.stack([torch.cat([t.flatten() for t in s.values()]) for s in states.values()])
     if not bool(flat.isfinite().all()):
@@ -178,57 +181,14 @@ def weight_map(
     )
 
 
-def matched_weights(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    r"""Weights with hidden channels in the order in which they are most like another's.
-
-    From the input up, the outputs of a layer are matched by the permutation with the largest sum
-    of inner products of their filters (:func:`scipy.optimize.linear_sum_assignment`), and the
-    inputs of the next layer follow it.  That is for chains: each weight matrix takes what the one
-    before gives, and what else has as many entries in between (biases, norms) belongs to it.  The
-    last layer's outputs are classes and stay.
-
-    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> other = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> order = torch.tensor([2, 0, 3, 1])
-    >>> other[0].weight.data, other[0].bias.data = net[0].weight[order], net[0].bias[order]
-    >>> other[2].weight.data, other[2].bias.data = net[2].weight[:, order], net[2].bias
-    >>> found = matched_weights(other.state_dict(), net.state_dict())
-    >>> all(torch.equal(found[name], net.state_dict()[name]) for name in found)
-    True
-    """
-    moved = {name: tensor.detach().clone() for name, tensor in state.items()}
-    layers = [name for name, tensor in moved.items() if tensor.ndim >= 2]
-    order: Tensor | None = None
-    for place, name in enumerate(layers):
-        if order is not None:
-            moved[name] = _inputs_in(moved[name], order, name)
-        if place == len(layers) - 1:
-            break
-        one, other = moved[name].flatten(1).double(), like[name].detach().flatten(1).double()
-        _, partners = linear_sum_assignment((other @ one.T).numpy(), maximize=True)
-        order = torch.from_numpy(partners)
-        names = list(moved)
-        span = names[names.index(name) : names.index(layers[place + 1])]
-        for along in span:
-            if moved[along].ndim >= 1 and len(moved[along]) == len(order):
-                moved[along] = moved[along][order]
-    return moved
-
-
-def _inputs_in(weight: Tensor, order: Tensor, name: str) -> Tensor:
-    """The inputs of a layer in an order of channels; of flattened maps, each with its positions."""
-    if weight.shape[1] == 1 and weight.ndim > 2:
-        raise ContractError(
-            f"{name!r} has one filter a channel: channels are matched in chains of full layers"
-        )
-    positions, rest = divmod(weight.shape[1], len(order))
-    if rest or not positions:
-        raise ContractError(
-            f"{name!r} takes {weight.shape[1]} inputs, the layer before gives {len(order)}: "
-            "channels are matched in chains only; leave match=False"
-        )
-    by_channel = weight.reshape(len(weight), len(order), positions, *weight.shape[2:])
-    return by_channel[:, order].reshape(weight.shape)
+def _moved(
+    part: Part | nn.Module,
+    like: Part | nn.Module,
+    example: Tensor | None,
+    state: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    moved = matched_weights(part, like, example)
+    return {name: moved[name].cpu().double() for name in state}
 
 
 def _matrices(module: nn.Module) -> dict[str, Tensor]:

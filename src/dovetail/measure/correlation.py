@@ -86,9 +86,18 @@ def correlations(moments: Moments) -> Tensor:
 def matched(moments: Moments) -> tuple[Tensor, Tensor]:
     """The permutation ``[d]`` with the largest sum of correlations, and these ``[d]``."""
     table = correlations(moments).cpu()
-    _, partners = linear_sum_assignment(table.numpy(), maximize=True)
-    partner = torch.from_numpy(partners)
+    partner = assigned(table)
     return partner, table.gather(1, partner[:, None])[:, 0]
+
+
+def assigned(table: Tensor) -> Tensor:
+    """For each row of a table ``[d, d]`` the column of the permutation with the largest sum.
+
+    >>> assigned(torch.tensor([[1.0, 2.0], [5.0, 3.0]]))
+    tensor([1, 0])
+    """
+    _, partners = linear_sum_assignment(table.numpy(), maximize=True)
+    return torch.from_numpy(partners)
 
 
 def _rows(features: Tensor) -> Tensor:
