@@ -61,7 +61,7 @@ def subset(name: str, train: int, validation: int, test: int | None, data: Path 
 
 
 @dt.builder("reproduce/vgg-six", takes=lambda channels: (channels, *(28 + 4 * (channels > 1),) * 2))
-def vgg_six(channels: int = 1, times: int = 1) -> nn.Module:
+def vgg_six(channels: int = 1, times: int = 1, classes: int = 10) -> nn.Module:
     """Six 3×3 convolutions with batch norm, halved behind the second and the fourth."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     width = channels
@@ -71,7 +71,7 @@ def vgg_six(channels: int = 1, times: int = 1) -> nn.Module:
         layers[f"conv{i}"] = nn.Sequential(*steps, *[nn.MaxPool2d(2)] * (i in (2, 4)))
         width = out
     layers["pool"], layers["flatten"] = nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    layers["head"] = nn.Linear(width, 10)
+    layers["head"] = nn.Linear(width, classes)
     return nn.Sequential(layers)
 
 
