@@ -60,6 +60,20 @@ def subset(name: str, train: int, validation: int, test: int | None, data: Path 
     return task.derived(f"{name}, {train} images", indices=rows)
 
 
+def compact(task: dt.Task) -> dt.Task:
+    """The images that are used and no others, so that only these go through the layers."""
+    splits = ("train", "validation", "test")
+    rows = [task.indices(split) for split in splits]
+    starts = torch.tensor([0, *(len(each) for each in rows)]).cumsum(0)
+    every = torch.cat(rows)
+    return task.derived(
+        task.name,
+        inputs=task.inputs[every],
+        targets=task.targets[every],
+        indices={split: torch.arange(starts[i], starts[i + 1]) for i, split in enumerate(splits)},
+    )
+
+
 @dt.builder("reproduce/vgg-six", takes=lambda channels: (channels, *(28 + 4 * (channels > 1),) * 2))
 def vgg_six(channels: int = 1, times: int = 1, classes: int = 10) -> nn.Module:
     """Six 3×3 convolutions with batch norm, halved behind the second and the fourth."""
