@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from layerwise.runs import Row, Runs, subset
+from layerwise.runs import Row, Runs, compact, subset
 
 import dovetail as dt
 from dovetail.core.errors import TrainingError
@@ -147,20 +147,6 @@ def main() -> None:
         settings=environment(threads=args.threads, seed=SEED, width=WIDTH) | {"held": held},
     ).save(args.output)
     print(held, best)
-
-
-def compact(task: dt.Task) -> dt.Task:
-    """The images that are used and no others, so that only these go through the layers."""
-    splits = ("train", "validation", "test")
-    rows = [task.indices(split) for split in splits]
-    starts = torch.tensor([0, *(len(each) for each in rows)]).cumsum(0)
-    every = torch.cat(rows)
-    return task.derived(
-        task.name,
-        inputs=task.inputs[every],
-        targets=task.targets[every],
-        indices={split: torch.arange(starts[i], starts[i + 1]) for i, split in enumerate(splits)},
-    )
 
 
 if __name__ == "__main__":

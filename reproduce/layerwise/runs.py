@@ -60,8 +60,22 @@ def subset(name: str, train: int, validation: int, test: int | None, data: Path 
     return task.derived(f"{name}, {train} images", indices=rows)
 
 
+def compact(task: dt.Task) -> dt.Task:
+    """The images that are used and no others, so that only these go through the layers."""
+    splits = ("train", "validation", "test")
+    rows = [task.indices(split) for split in splits]
+    starts = torch.tensor([0, *(len(each) for each in rows)]).cumsum(0)
+    every = torch.cat(rows)
+    return task.derived(
+        task.name,
+        inputs=task.inputs[every],
+        targets=task.targets[every],
+        indices={split: torch.arange(starts[i], starts[i + 1]) for i, split in enumerate(splits)},
+    )
+
+
 @dt.builder("reproduce/vgg-six", takes=lambda channels: (channels, *(28 + 4 * (channels > 1),) * 2))
-def vgg_six(channels: int = 1, times: int = 1) -> nn.Module:
+def vgg_six(channels: int = 1, times: int = 1, classes: int = 10) -> nn.Module:
     """Six 3×3 convolutions with batch norm, halved behind the second and the fourth."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     width = channels
@@ -71,7 +85,7 @@ def vgg_six(channels: int = 1, times: int = 1) -> nn.Module:
         layers[f"conv{i}"] = nn.Sequential(*steps, *[nn.MaxPool2d(2)] * (i in (2, 4)))
         width = out
     layers["pool"], layers["flatten"] = nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    layers["head"] = nn.Linear(width, 10)
+    layers["head"] = nn.Linear(width, classes)
     return nn.Sequential(layers)
 
 
