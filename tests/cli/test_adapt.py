@@ -48,7 +48,7 @@ def test_the_plan_is_told(shelved):
         ([TASK, "--seeds", "0"], "--seeds must be at least 1"),
         ([TASK, "--how", "probe", "--prior", "layers"], "--prior is for --how linearized"),
         ([TASK, "--keep", "nothing"], "--keep is one of"),
-        ([TASK, "--method", "magic"], "method is one of"),
+        ([TASK, "--method", "magic"], "unknown --method 'magic'"),
         ([TASK, "--params", "nowhere.*", "--how", "finetune"], "nowhere"),
         ([TASK, "--at", "nowhere"], "nowhere"),
         (["mnist-not-there.npz"], "no such file"),

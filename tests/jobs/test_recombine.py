@@ -150,4 +150,4 @@ def test_the_command(shelf, expected, tmp_path, capsys):
     assert "Mean correlation" not in said.out
     said = call(capsys, *words, "--batch-size", "1")
     assert said.code == 2
-    assert "batch_size must be at least 2" in said.err
+    assert "--batch-size must be at least 2" in said.err

@@ -192,8 +192,8 @@ def _auto(name: str, value: Any) -> float | str:
     return _number(name, value)
 
 
-def _share(name: str, given: Any) -> float:
-    value = _number(name, given)
+def _share(name: str, share: Any) -> float:
+    value = _number(name, share)
     if value > 1:
-        raise SettingsError(f"{name} must be between 0 and 1, got {shown(given)}")
+        raise SettingsError(f"{name} must be between 0 and 1, got {shown(share)}")
     return value

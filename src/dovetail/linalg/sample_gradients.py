@@ -166,8 +166,8 @@ class Differentiated:
         others = {name: p.detach() for name, p in self.leaves.items() if name not in wanted}
 
         def of_one(values: dict[str, Tensor], sample: Tensor) -> Tensor:
-            held = {**self.rest, **others, **values}
-            outputs: Tensor = functional_call(self.model, held, (sample[None],))
+            tensors = {**self.rest, **others, **values}
+            outputs: Tensor = functional_call(self.model, tensors, (sample[None],))
             return outputs.reshape(self.width)
 
         numbers = self.width * sum(value.numel() for value in wanted.values())

@@ -76,19 +76,19 @@ def top_eigenpairs(
     most = min(size, max_products or 20 * k + 200)
     nothing = torch.zeros(size, 0, dtype=torch.float64)
     run = _Run(product, size, nothing, generator(seed, "lanczos", 0))
-    found = _converged(run, k, by, tolerance, most)
+    pairs = _converged(run, k, by, tolerance, most)
     first, products = run.steps, run.steps
-    values, vectors, residuals = found
+    values, vectors, residuals = pairs
     for search in range(1, size - k + 1):
         run = _Run(product, size, vectors, generator(seed, "lanczos", search))
         # As many products as found the first ones would show another like them.
         enough = _key(values[k - 1], by) + tolerance * values.abs().max()
-        found = _converged(run, 1, by, tolerance, most, first, float(enough), float(values[0]))
+        pairs = _converged(run, 1, by, tolerance, most, first, float(enough), float(values[0]))
         products += run.steps
-        if not bool(_key(found[0][0], by) > enough):
+        if not bool(_key(pairs[0][0], by) > enough):
             break
-        values, residuals = torch.cat([values, found[0]]), torch.cat([residuals, found[2]])
-        vectors = torch.cat([vectors, found[1]], dim=1)
+        values, residuals = torch.cat([values, pairs[0]]), torch.cat([residuals, pairs[2]])
+        vectors = torch.cat([vectors, pairs[1]], dim=1)
         order = _key(values, by).argsort(descending=True, stable=True)
         values, vectors, residuals = values[order], vectors[:, order], residuals[order]
     return Eigenpairs(values[:k], vectors[:, :k], residuals[:k], products)
@@ -281,9 +281,9 @@ class _Run:
         if self.steps + self._locked.shape[1] >= size:
             return None
         drawn = torch.randn(size, generator=self._source, dtype=torch.float64)
-        found = self._orthogonal(drawn / drawn.norm())
-        found = self._orthogonal(found / found.norm())
-        unit: Tensor = found / found.norm()
+        direction = self._orthogonal(drawn / drawn.norm())
+        direction = self._orthogonal(direction / direction.norm())
+        unit: Tensor = direction / direction.norm()
         return unit
 
 

@@ -7,7 +7,7 @@ With logits :math:`z \in \mathbb{R}^{n \times c}` and targets :math:`y`, accurac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -177,13 +177,19 @@ def columns_of(part: Part, task: Task) -> Tensor | None:
         return None
     if known is None:
         return torch.arange(len(task.classes)) if task.kind == "classes" else None
+    refuse_missing_classes(part, task, known)
+    return torch.tensor([known.index(name) for name in task.classes])
+
+
+def refuse_missing_classes(part: Part, task: Task, known: Sequence[str]) -> None:
+    """Refuse a task with a class that is not among those the part tells apart."""
     missing = [name for name in task.classes if name not in known]
     if missing:
         raise TaskError(
             f"{part.described!r} does not know the class {missing[0]!r} of {task.name!r}; it knows "
-            f"{', '.join(known[:10])}. Restrict the task to the classes both have."
+            f"{', '.join(known[:10])}. Restrict the task to the classes that both have, with "
+            "tasks.derive.only_classes"
         )
-    return torch.tensor([known.index(name) for name in task.classes])
 
 
 def _refuse_misnamed(part: Part, outputs: Tensor) -> None:

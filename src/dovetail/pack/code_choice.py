@@ -44,7 +44,6 @@ _GAPS = Code(1, (0, 0)).gaps
 _BASES = (2, 3, 4, 6, LARGEST_BASE)
 
 Counts = NDArray[Any]
-Priced = tuple[float, tuple[Peel, ...]]
 
 
 def best_code(counts: Counts, bits: int, total: int) -> Code:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.core.errors import ContractError, SettingsError, TaskError
 from dovetail.core.records import Record
+from dovetail.measure.evaluate import refuse_missing_classes
 from dovetail.measure.intervals import PairedDifference
 from dovetail.parts.norms import Chosen
 from dovetail.parts.part import Part
@@ -44,13 +45,7 @@ def refuse_unknown_classes(head: Part, task: Task) -> None:
             f"{head.described!r} does not say which classes it tells apart; name them in its "
             "contract: dt.adopt(module, classes=(...))"
         )
-    missing = [name for name in task.classes if name not in known]
-    if missing:
-        raise TaskError(
-            f"{head.described!r} does not know the class {missing[0]!r} of {task.name!r}; it knows "
-            f"{', '.join(known[:10])}. Restrict the task to the classes that both have, with "
-            "tasks.derive.only_classes"
-        )
+    refuse_missing_classes(head, task, known)
 
 
 def chance_for(head: Part, task: Task) -> float:
