@@ -480,7 +480,6 @@ def _all_of(
     found = crew.council.share(Message("whole", state, histories))
     if crew.rank > 0:
         whole.module.load_state_dict(dict(found.tensors))
-    crew.council.told(None)  # nobody goes before all have it
     return [
         PartitionHistory(**{**each, "layers": (), "rows": tuple(each["rows"])})
         for each in found.facts
