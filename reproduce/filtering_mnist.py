@@ -20,8 +20,9 @@ before running:
 The claims, on means over the seeds: (1) on MNIST, filtered to at most 60 % and with as many epochs,
 so on at least 40 % fewer samples in all, the network is at most 0.15 points below all data; (2) so
 it is with as many steps; (3) with as many steps the filtered rows are better than as many at
-random, on both data sets; (4) while training, features and loss at 60 % are each better than
-random, on both data sets.  The record holds if (1) and (2) do; each is reported.
+random; (4) while training, features and loss with 60 % dropped are each better than random.  The
+record of MNIST holds if (1) and (2) do; that of Fashion-MNIST, of which the source needs more than
+60 %, if (3) does; each claim is reported for both.
 
 Needs ``make data``.  What was found is kept in ``--keep``: a run that was stopped goes on.
 """
@@ -43,7 +44,6 @@ from dovetail.core.evidence import Evidence, environment
 from dovetail.core.seeds import generator
 from dovetail.train.filtering import Filter
 
-RESULT = Path("reproduce/results/filtering_mnist.json")
 POINTS, EPOCHS, MOST = 0.15, 5, 0.6
 NEIGHBOURS = (10, 20, 30)
 PRINTED = {
@@ -89,8 +89,6 @@ def trained(
         "validation": 100 * rows[-1]["validation accuracy"],
         "kept": kept,
         "samples": sum(row.get("samples", kept) for row in rows),
-        "seconds": fit.record.seconds,
-        "filter seconds": sum(row.get("filter seconds", 0.0) for row in rows),
     }
 
 
@@ -134,7 +132,7 @@ def of_task(name: str, args: argparse.Namespace) -> tuple[list[dict[str, Any]], 
             found("random longer", seed, None, longer[seed], on=drawn[seed]) for seed in seeds
         ],
     }
-    for words in DURING:
+    for words in () if args.before else DURING:
         how, _, rest = words.partition(":")
         arms[f"while training, {words}"] = [
             found(
@@ -160,8 +158,6 @@ def of_task(name: str, args: argparse.Namespace) -> tuple[list[dict[str, Any]], 
                 "validation, %": mean(one["validation"] for one in runs),
                 "test, %": mean(accuracies),
                 "deviation": stdev(accuracies) if len(accuracies) > 1 else 0.0,
-                "steps, s": mean(one["seconds"] for one in runs),
-                "filter, s": mean(one["filter seconds"] for one in runs),
             }
             | ({"Table 5.1": PRINTED[name]["all"]} if what == "all" else {})
         )
@@ -174,50 +170,36 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--task", choices=tuple(PRINTED), default="mnist")
     parser.add_argument("--keep", type=Path, default=Path("/tmp/dovetail-filtering-mnist"))
-    parser.add_argument(
-        "--output", type=Path, default=Path("reproduce/results/filtering_mnist.json")
-    )
+    parser.add_argument("--before", action="store_true", help="leave out filters while training")
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    rows, means = [], {}
-    for name in ("mnist", "fashion-mnist"):
-        own, means[name] = of_task(name, args)
-        rows += own
-    digits = means["mnist"]
-    below = {
-        length: digits["all"] - digits[f"filtered, as many {length}"]
-        for length in ("epochs", "steps")
-    }
-    over = [
-        each["filtered, as many steps"] - each["random, as many steps"] for each in means.values()
-    ]
-    floor = "while training, random:0.6,after:1"
-    ahead = {
-        words.partition(":")[0]: [
-            each[f"while training, {words}"] - each[floor] for each in means.values()
-        ]
-        for words in DURING[:2]
-    }
-    held = [below["epochs"] <= POINTS, below["steps"] <= POINTS, min(over) > 0]
-    held.append(min(min(found) for found in ahead.values()) > 0)
-
-    def signed(values: list[float]) -> str:
-        return " and ".join(f"{value:+.2f}" for value in values)
-
+    rows, means = of_task(args.task, args)
+    epochs, steps = (means[f"filtered, as many {n}"] - means["all"] for n in ("epochs", "steps"))
+    over = means["filtered, as many steps"] - means["random, as many steps"]
+    held = [epochs >= -POINTS, steps >= -POINTS, over > 0]
+    during = ""
+    if not args.before:
+        features, loss, floor = (means[f"while training, {words}"] for words in DURING)
+        during = (
+            f"; while training, with 60 % dropped, features have {features - floor:+.2f} and "
+            f"losses {loss - floor:+.2f} points over random ({min(features, loss) > floor})"
+        )
     evidence = Evidence(
-        claim="k-filtered to at most 60 % of its rows, MNIST keeps LeNet-5 within "
-        f"{POINTS} points of all data, with as many epochs ({-below['epochs']:+.2f}: {held[0]}) "
-        f"and with as many steps ({-below['steps']:+.2f}: {held[1]}); over as many rows at random "
-        f"it has {signed(over)} points on MNIST and Fashion-MNIST ({held[2]}), and while "
-        f"training, at 60 %, features have {signed(ahead['features'])} and losses "
-        f"{signed(ahead['loss'])} points over random ({held[3]})",
-        holds=held[0] and held[1],
+        claim=f"k-filtered to at most 60 % of its rows, {args.task} keeps LeNet-5 within {POINTS} "
+        f"points of all data, with as many epochs ({epochs:+.2f}: {held[0]}) and with as many "
+        f"steps ({steps:+.2f}: {held[1]}); with as many steps it has {over:+.2f} points over as "
+        f"many rows at random ({held[2]}){during}",
+        holds=held[0] and held[1] if args.task == "mnist" else held[2],
         rows=tuple(rows),
-        command=f"python reproduce/filtering_mnist.py --threads {args.threads}",
+        command=f"python reproduce/filtering_mnist.py --task {args.task} --threads {args.threads}"
+        + " --before" * args.before,
         settings=environment(threads=args.threads, seeds=args.seeds, epochs=args.epochs),
     )
-    evidence.save(args.output)
+    results = Path("reproduce/results")
+    evidence.save(args.output or results / f"filtering_{args.task}.json")
     print(evidence.claim)
     if not evidence.holds:
         raise SystemExit("the claim does not hold")

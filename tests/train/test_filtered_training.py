@@ -127,6 +127,21 @@ def test_a_run_that_was_killed_goes_on_with_the_rows_it_had_chosen(
     assert seen(fit) == seen(whole)
 
 
+@pytest.mark.parametrize("order", ["up", "round-robin"])
+@pytest.mark.parametrize("fails_at", [12, 30])
+def test_a_training_in_stages_that_was_killed_goes_on_likewise(task, tmp_path, order, fails_at):
+    net = build("mlp", shape=(1, 4, 4), hidden=(12, 8), classes=3, seed=1)
+    options = {"epochs": 3, "batch_size": 8, "checkpoint_seconds": 0, "order": order}
+    options |= {"filter": DURING[1]}
+    file = tmp_path / "run.safetensors"
+    whole = layerwise(net, task, loss=Loss(), **options)
+    with pytest.raises(PowerCut):
+        layerwise(net, task, loss=Loss(fails_at), checkpoint=file, **options)
+    fit = layerwise(net, task, loss=Loss(), checkpoint=file, **options)
+    assert same(state(fit), state(whole))
+    assert seen(fit) == seen(whole)
+
+
 @pytest.mark.parametrize("words", DURING)
 def test_rows_are_chosen_on_images_as_they_are(task, net, words):
     """A filter that drops nothing leaves a training with augmentation as it is."""

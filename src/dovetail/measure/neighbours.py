@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, Literal
 
@@ -111,25 +112,45 @@ def own_nearer(features: Any, labels: Any, who: Tensor) -> tuple[Tensor, Tensor]
     tensor([2, 1])
     """
     rows, codes, _ = rows_and_codes(features, labels, least=1)
-    search = Search(rows)
-    counts, distances = [], []
-    for some in torch.split(who, max(1, _BLOCK // len(rows))):
-        rough = search.rough(some)  # to oneself infinite
-        own = codes[some][:, None] == codes
-        others = rough.masked_fill(own, torch.inf)
-        border = others.amin(1, keepdim=True)
-        # Where rounding could turn the answer, distances are computed again from differences.
-        close = (others <= border + 2 * search.noise) & others.isfinite()
-        row, other = close.nonzero(as_tuple=True)
-        exact = torch.full_like(border[:, 0], torch.inf)
-        exact.scatter_reduce_(0, row, search.between(some[row], other), "amin")
-        inside = own & (rough < border - 2 * search.noise)
-        doubt = own & ~inside & (rough <= border + 2 * search.noise) & rough.isfinite()
-        row, other = doubt.nonzero(as_tuple=True)
-        inside[row, other] = search.between(some[row], other) < exact[row]
-        counts.append(inside.sum(1))
-        distances.append(exact)
-    return torch.cat(counts), torch.cat(distances)
+    order = codes.argsort(stable=True)  # a class then is a slice, and nothing needs a mask
+    search, ends = Search(rows[order], "float32"), torch.bincount(codes).cumsum(0).tolist()
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    count = torch.zeros(len(who), dtype=torch.int64)
+    distance = torch.full((len(who),), torch.inf, dtype=torch.float64)
+    for code, (start, end) in enumerate(pairwise((0, *ends))):
+        mine = (codes[who] == code).nonzero()[:, 0]
+        for some in torch.split(mine, max(1, _BLOCK // len(rows))):
+            count[some], distance[some] = _depth(search, place[who[some]], start, end)
+    return count, distance
+
+
+def _depth(search: Search, who: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+    """Count and distance of rows ``who``, all of the class that lies from ``start`` to ``end``."""
+    rough, far = search.rough(who), 2 * search.noise
+    own, others = rough[:, start:end], (rough[:, :start], rough[:, end:])
+    sides = [side.amin(1, keepdim=True) for side in others if side.shape[1]]
+    border = torch.cat(sides, 1).amin(1) if sides else torch.full_like(rough[:, 0], torch.inf)
+    # Where rounding could turn the answer, distances are computed again from differences.
+    exact = torch.full((len(who),), torch.inf, dtype=torch.float64)
+    for side, first in zip(others, (0, end), strict=True):
+        row, column = (side <= (border + far)[:, None]).nonzero(as_tuple=True)
+        exact.scatter_reduce_(0, row, _exactly(search, who[row], first + column), "amin")
+    surely = own < (border - far)[:, None]
+    row, column = ((own <= (border + far)[:, None]) & ~surely & own.isfinite()).nonzero(
+        as_tuple=True
+    )
+    nearer = _exactly(search, who[row], start + column) < exact[row]
+    return surely.sum(1) + torch.bincount(row[nearer], minlength=len(who)), exact
+
+
+def _exactly(search: Search, one: Tensor, other: Tensor) -> Tensor:
+    """Distances by differences, a block at a time."""
+    if len(one) == 0:
+        return torch.zeros(0, dtype=torch.float64)
+    size = max(1, _BLOCK // search.rows.shape[1])
+    pairs = zip(torch.split(one, size), torch.split(other, size), strict=True)
+    return torch.cat([search.between(a, b) for a, b in pairs])
 
 
 class Search:

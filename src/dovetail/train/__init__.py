@@ -10,6 +10,7 @@ from dovetail.train.callbacks import Snapshots, WeightHistory
 from dovetail.train.compatible import compatible
 from dovetail.train.compatible_record import CompatibleFit
 from dovetail.train.end_to_end import end_to_end
+from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit
 from dovetail.train.layerwise import layerwise
 from dovetail.train.memory_plan import plan
@@ -22,6 +23,7 @@ from dovetail.train.stitch import stitch
 
 __all__ = [
     "CompatibleFit",
+    "Filter",
     "Fit",
     "Options",
     "Snapshots",

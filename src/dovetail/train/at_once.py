@@ -163,6 +163,7 @@ def _all_of(
 def history_of(
     each: Work, rows: Any, working: float, seen: int, kept: int | None = None, sent: int = 0
 ) -> PartitionHistory:
+    """What became of a partition."""
     return PartitionHistory(
         each.stage.name,
         (),
