@@ -17,80 +17,40 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from partitions.hosts import Host, limit, two_hosts
 
 from dovetail.core.evidence import Evidence, environment
 
 WORKER = Path(__file__).parent / "partitions" / "ways.py"
 NEEDED, AT, BATCH, REPEATS = 2.0, "100 Mbit/s", 64, 2
 RATES = {"1 Gbit/s": "1gbit", "100 Mbit/s": "100mbit", "10 Mbit/s": "10mbit"}
-SPACES, ADDRESSES = ("dovetail-a", "dovetail-b"), ("10.77.0.1", "10.77.0.2")
 PORT = "29577"
 STEPS = {"1 Gbit/s": (12, 20), "100 Mbit/s": (10, 5), "10 Mbit/s": (4, 3)}
 
 
-def ip(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
-
-
-@contextmanager
-def two_hosts() -> Iterator[bool]:
-    """Two namespaces with a link; whether that is allowed here."""
-    if not (shutil.which("ip") and shutil.which("tc")):
-        yield False
-        return
-    try:
-        for space in SPACES:
-            ip("ip", "netns", "add", space)
-        ip("ip", "link", "add", "va", "type", "veth", "peer", "name", "vb")
-        for device, space, address in zip(("va", "vb"), SPACES, ADDRESSES, strict=True):
-            ip("ip", "link", "set", device, "netns", space)
-            ip("ip", "-n", space, "addr", "add", f"{address}/24", "dev", device)
-            ip("ip", "-n", space, "link", "set", device, "up")
-            ip("ip", "-n", space, "link", "set", "lo", "up")
-        allowed = True
-    except subprocess.CalledProcessError as error:
-        print(f"namespaces are not allowed here ({error.stderr.strip()})")
-        allowed = False
-    try:
-        yield allowed
-    finally:
-        for space in SPACES:
-            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-
-
-def limit(rate: str) -> None:
-    """Both ends send at most so fast."""
-    for device, space in zip(("va", "vb"), SPACES, strict=True):
-        tc = ("ip", "netns", "exec", space, "tc", "qdisc")
-        ip(*tc, "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "64kb",
-           "latency", "200ms")  # fmt: skip
-
-
-def run(wanted: dict[str, Any]) -> list[dict[str, Any]]:
-    group = {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT, "WORLD_SIZE": "2"}
+def run(hosts: tuple[Host, Host], wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    group = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT, "WORLD_SIZE": "2"}
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
-            ["ip", "netns", "exec", space, sys.executable, str(WORKER), json.dumps(wanted)],
+            host.command(sys.executable, str(WORKER), json.dumps(wanted)),
             env={
                 **os.environ,
                 **group,
                 **threads,
                 "RANK": str(rank),
-                "GLOO_SOCKET_IFNAME": device,
+                "GLOO_SOCKET_IFNAME": host.device,
             },
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank, (space, device) in enumerate(zip(SPACES, ("va", "vb"), strict=True))
+        for rank, host in enumerate(hosts)
     ]
     said = [process.communicate(timeout=3600)[0] for process in started]
     if any(process.returncode for process in started):
@@ -98,8 +58,8 @@ def run(wanted: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said[0].splitlines() if line.startswith("{")]
 
 
-def measured(rate: str, repeats: int) -> dict[str, Any]:
-    limit(RATES[rate])
+def measured(hosts: tuple[Host, Host], rate: str, repeats: int) -> dict[str, Any]:
+    limit(hosts, RATES[rate])
     steps, few = STEPS[rate]
     own = {"steps": steps, "epochs": 3, "timeout": 300}
     ways = {
@@ -109,7 +69,7 @@ def measured(rate: str, repeats: int) -> dict[str, Any]:
         "DDP": ("DDP", {"steps": few}),
         "pipelining": ("pipelining", {"steps": steps, "pieces": 4}),
     }
-    found = run({"network": "mlp", "batch": BATCH, "repeats": repeats, "ways": ways})
+    found = run(hosts, {"network": "mlp", "batch": BATCH, "repeats": repeats, "ways": ways})
     row: dict[str, Any] = {
         "link": rate,
         "cut": next(each["at"] for each in found if each["way"] == "partitions"),
@@ -137,12 +97,12 @@ def main() -> None:
     )
     args = parser.parse_args()
     rows = []
-    with two_hosts() as allowed:
-        if not allowed:
+    with two_hosts("link") as hosts:
+        if hosts is None:
             print("skipped: this needs root, ip and tc (iproute2), and network namespaces")
             return
         for rate in RATES:
-            rows.append(measured(rate, args.repeats))
+            rows.append(measured(hosts, rate, args.repeats))
             print(rows[-1], flush=True)
     Evidence(
         claim="two partitions are at least twice as fast as data parallelism at 100 Mbit/s",

@@ -39,7 +39,9 @@ class Council:
 
     def told(self, mine: Any) -> list[Any]:
         """What every process says, in their order."""
-        return self.share(Message("said", facts=[m.facts for m in self.gather(mine)])).facts  # type: ignore[no-any-return]
+        said = [message.facts for message in self.gather(mine)]
+        every: list[Any] = self.share(Message("said", facts=said)).facts
+        return every
 
     def gather(self, mine: Any) -> list[Message]:
         """What every process says, in process 0; facts, or a message."""
@@ -53,7 +55,7 @@ class Council:
         """The message of process 0, in all of them."""
         if self.rank > 0:
             found = self._next(0)
-            self._to[0].flush()
+            self._to[0].answered()
             return found
         for sender in self._to.values():
             sender.put(message)

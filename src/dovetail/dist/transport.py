@@ -166,6 +166,7 @@ class Transport:
         for each in self._threads:
             each.join()
         if not self.broken:
+            dist.barrier()  # what one has sent and another not yet read would be lost
             dist.destroy_process_group(self.group)
 
 
@@ -231,6 +232,10 @@ class Sender:
         """Wait until all is sent."""
         while self._under_way:
             self._finish()
+
+    def answered(self) -> None:
+        """All has arrived, as an answer says."""
+        self._under_way.clear()
 
     def _finish(self) -> None:
         began = time.perf_counter()

@@ -84,7 +84,7 @@ def balanced(
     """The cuts with the least slowest partition, each the number of layers below it.
 
     Of cuts that are as good, those further down.  ``sent`` are the seconds that what a layer gives
-    is on its way, while the partition below computes on; ``firsts`` what a layer takes as the lowest
+    is on its way while the partition below computes on; ``firsts`` what a layer takes as the lowest
     of a partition.
 
     >>> balanced((3.0, 1.0, 1.0, 1.0), (0.0, 0.5, 0.5, 0.0), 2)

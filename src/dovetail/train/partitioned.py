@@ -9,16 +9,14 @@ each or all in one, with the same weights.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from dovetail.core.amounts import read_speed
 from dovetail.core.errors import CutError, SettingsError, TaskError, argument
-from dovetail.core.plain import to_plain
-from dovetail.dist.transport import Message
 from dovetail.dist.wire import HALVES, PACKED, Packing, check_packing, plainly
 from dovetail.measure.forward import prepare
 from dovetail.parts.contract import Preprocess
@@ -28,9 +26,10 @@ from dovetail.settings.train import Partitioned
 from dovetail.tasks.arrays import as_float
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
+from dovetail.train.at_once import history_of, in_processes, in_this_process
 from dovetail.train.balance import TWO, enough_layers, layer_costs
 from dovetail.train.checkpoint import Checkpoint, load_checkpoint
-from dovetail.train.crew import Crew, Place, crew_of, place_of
+from dovetail.train.crew import Crew, crew_of, place_of
 from dovetail.train.decision import Decision
 from dovetail.train.features import Keeping
 from dovetail.train.filtering import Filter
@@ -38,15 +37,12 @@ from dovetail.train.fit import Fit
 from dovetail.train.frame import Course, Stages, stage_file, try_once
 from dovetail.train.layers import turns_of
 from dovetail.train.layerwise import Factors, Work, turn
-from dovetail.train.options import LoopOptions, Moment, Options, named
+from dovetail.train.options import LoopOptions, Options, named
 from dovetail.train.partition_record import PartitionedTraining, PartitionHistory
-from dovetail.train.pipeline import Inside, Neighbours, Partition, in_line
-from dovetail.train.stage_sizes import words_of
 from dovetail.train.stages import Stage
 from dovetail.train.supervision import (
     NATURAL,
     Loss,
-    labelled_batches,
     loss_for,
     loss_words,
     target_scale,
@@ -177,17 +173,16 @@ def partitioned(
         if order != AT_ONCE:
             histories = _in_turn(course, stages, work, whole, task, own, order, rounds)
         elif crew is None:
-            histories = _in_line(course, stages, work, whole, task, own, sent)
+            histories = in_this_process(course, stages, work, whole, task, own, sent)
         else:
-            histories = _in_parallel(course, stages, work, whole, task, own, sent, queue, crew)
+            histories = in_processes(course, stages, work, whole, task, own, sent, queue, crew)
     ends = (*points, "head")
     record = PartitionedTraining(
         part=whole.described,
         task=task.name,
         order=order,
         partitions=tuple(
-            PartitionHistory(**{**vars(each), "layers": (end,)})
-            for each, end in zip(histories, ends, strict=True)
+            replace(each, layers=(end,)) for each, end in zip(histories, ends, strict=True)
         ),
         processes=place.partitions * place.replicas if parallel else 1,
         settings=course.settings,
@@ -334,171 +329,8 @@ def _in_turn(
         rows = each.history.rows
         seen = len(rows) * task.size("train")
         made.append(
-            _history(
+            history_of(
                 each, rows, each.history.seconds + each.history.feeding, seen, each.history.kept
             )
         )
     return made
-
-
-# All at once --------------------------------------------------------------------------------------
-
-
-def _partition(
-    course: Course, each: Work, whole: Part, task: Task, loss: Loss, **links: Any
-) -> Partition:
-    """A partition at work."""
-    between = course.filter
-    batches = labelled_batches(
-        whole.contract, task, course.augment, course.options.batch_size, course.seed
-    )
-    return Partition(
-        each.network,
-        links.pop("called", each.network),
-        batches,
-        task,
-        whole.contract,
-        loss,
-        each.scale,
-        course.device,
-        filtering=None if between is None or between.by == "inputs" else between,
-        **links,
-    )
-
-
-def _turns(
-    course: Course,
-    stages: Stages,
-    each: Work,
-    partition: Partition,
-    whole: Part,
-    company: Any,
-    seed: int,
-) -> Any:
-    """The loop of a partition; callbacks hear which one it is, and see the whole network."""
-
-    def told(callback: Any) -> Any:
-        return lambda m: callback(Moment(m.epoch, whole.module, m.measures, each.stage.name))
-
-    options = {**vars(each.options), "callbacks": tuple(map(told, each.options.callbacks))}
-    return course.turns(
-        each.network,
-        partition,
-        partition.step,
-        validate=partition.validate if task_validates(partition.task) else None,
-        seed=seed,
-        stage=each.stage.name,
-        options=Options(**options),
-        together=company,
-    )
-
-
-def task_validates(task: Task) -> bool:
-    """Whether there is a validation split."""
-    return task.size("validation") > 0
-
-
-def _in_line(
-    course: Course,
-    stages: Stages,
-    work: Sequence[Work],
-    whole: Part,
-    task: Task,
-    loss: Loss,
-    packing: str | Packing,
-) -> list[PartitionHistory]:
-    """All in this process."""
-    links = [Inside(packing, lambda: None) for _ in work[1:]]
-    at_work, turns = [], []
-    for each, below, above in zip(work, [None, *links], [*links, None], strict=True):
-        partition = _partition(course, each, whole, task, loss, below=below, above=above)
-        at_work.append(partition)
-        company = Neighbours(partition, len(at_work) - 1)
-        seed = stages.seed_of(each.stage.name)
-        turns.append(_turns(course, stages, each, partition, whole, company, seed))
-    seconds = in_line(turns, links, course.device, task.name)
-    return [
-        _history(each, tuple(t.run.rows), taken, partition.seen, sent=sent)
-        for each, t, taken, partition, sent in zip(
-            work, turns, seconds, at_work, [*(link.sent for link in links), 0], strict=True
-        )
-    ]
-
-
-def _in_parallel(
-    course: Course,
-    stages: Stages,
-    work: Sequence[Work],
-    whole: Part,
-    task: Task,
-    loss: Loss,
-    packing: str | Packing,
-    queue: int,
-    crew: Crew,
-) -> list[PartitionHistory]:
-    """The one of this process; then all of them, in every process."""
-    place: Place = crew.place
-    each = work[place.partition]
-    below, above = crew.links(queue, packing)
-    partition = _partition(
-        course,
-        each,
-        whole,
-        task,
-        loss,
-        called=crew.called(each.network, course.device),
-        below=below,
-        above=above,
-        share=(place.replica, place.replicas),
-        beat=crew.council.beat,
-    )
-    crew.partition = partition
-    seed = stages.seed_of(each.stage.name)
-    if place.replica > 0:
-        seed = stages.seed_of(f"{each.stage.name}/{place.replica}")
-    began, before = time.perf_counter(), crew.transport.waited
-    turns = _turns(course, stages, each, partition, whole, crew, seed)
-    turns.go(label=f"{task.name}, {each.stage.name}")
-    each.network.zero_grad(set_to_none=True)
-    waited = crew.transport.waited - before
-    working = time.perf_counter() - began - waited
-    mine = _history(each, tuple(turns.run.rows), working, partition.seen, sent=crew.transport.sent)
-    mine = PartitionHistory(**{**vars(mine), "waiting": waited})
-    return _all_of(crew, work, whole, mine)
-
-
-def _all_of(
-    crew: Crew, work: Sequence[Work], whole: Part, mine: PartitionHistory
-) -> list[PartitionHistory]:
-    """Every process ends with the whole network, and every partition's history."""
-    own = work[crew.place.partition].stage.layers.state_dict()
-    messages = crew.gathered(own, to_plain(mine))
-    for each, message in zip(work, messages, strict=False):
-        each.stage.layers.load_state_dict(dict(message.tensors))
-    state = dict(whole.module.state_dict())
-    histories = [message.facts for message in messages]
-    found = crew.council.share(Message("whole", state, histories))
-    if crew.rank > 0:
-        whole.module.load_state_dict(dict(found.tensors))
-    crew.council.told(None)  # nobody goes before all have it
-    return [
-        PartitionHistory(**{**each, "layers": (), "rows": tuple(each["rows"])})
-        for each in found.facts
-    ]
-
-
-def _history(
-    each: Work, rows: Any, working: float, seen: int, kept: int | None = None, sent: int = 0
-) -> PartitionHistory:
-    return PartitionHistory(
-        each.stage.name,
-        (),
-        words_of(each.stage),
-        tuple(rows),
-        len(rows) if kept is None else kept,
-        sum(p.numel() for p in each.stage.layers.parameters()),
-        working,
-        0.0,
-        sent / 1e6,
-        seen,
-    )

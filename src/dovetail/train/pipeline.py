@@ -261,10 +261,10 @@ class Neighbours:
     Agreement is the driver's, :func:`in_line`.
     """
 
-    def __init__(self, partition: Partition, rank: int) -> None:
-        self._partition, self.rank = partition, rank
+    rank, alone = 0, False
 
-    alone = False
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
 
     def stepped(self) -> None:
         """Nobody waits."""
