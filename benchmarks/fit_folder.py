@@ -11,14 +11,16 @@ Claim: ``fit`` takes at most the minutes that it was given, its test accuracy is
 the best of all attempts and above logistic regression on the best features.
 
 ``--only-fit`` leaves the attempts away.  What was finished, the fit too, is kept under ``--kept``
-and not made again.  All attempts take some five hours of two cores; ``--leave-out`` names some that
-are not to be made, such as "lite1, 64 px" or "224 px, finetune", and the record says which they
-were; then the claim is not settled.
+and not made again, by whatever code it was; of the fit the record says whether the code of the
+package was another.  All attempts take some five hours of two cores; ``--leave-out`` names some
+that are not to be made, such as "lite1, 64 px" or "224 px, finetune", and the record says which
+they were; then the claim is not settled.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 import warnings
@@ -36,6 +38,7 @@ from sklearn.preprocessing import StandardScaler
 import dovetail as dt
 from dovetail.adapt.networks import front_of
 from dovetail.core.evidence import Evidence, environment
+from dovetail.core.files import sha256_of, whole_folder, write_whole
 from dovetail.core.seeds import generator
 from dovetail.jobs.fit import fit as fit_job
 from dovetail.reuse.fitting_attempts import PASSES, Attempt, attempt, keep, kept_attempt, sealed
@@ -84,6 +87,7 @@ def main() -> None:
         command="python benchmarks/fit_folder.py",
         settings=environment(threads=args.threads, images=args.images, sizes=args.sizes)
         | {"minutes": minutes, "verdicts": verdicts, "test images": said["n"]}
+        | {"fitted by the code as it is": said.get("code") == code()}
         | ({} if args.only_fit else {"attempts": len(made), "left out": left_out}),
     ).save(args.output)
     print(verdicts)
@@ -105,25 +109,43 @@ def fitted(photos: Path, args: argparse.Namespace) -> tuple[float, Row]:
         )
         minutes = (time.perf_counter() - began) / 60
         words = ("network", "how", "value", "held_out", "n")
-        kept = {"minutes": minutes} | {word: outcome.data[word] for word in words}
-        file.write_text(json.dumps(kept))
+        kept = {"minutes": minutes, "code": code()} | {w: outcome.data[w] for w in words}
+        write_whole(file, json.dumps(kept))
     kept = json.loads(file.read_text())
+    if kept.get("code") != code():
+        print(f"{file} was fitted by other code; delete it to fit again", flush=True)
     return kept["minutes"], kept
 
 
+def code() -> str:
+    """The sources of the package, in a few letters."""
+    home = Path(dt.__file__).parent
+    whole = hashlib.sha256()
+    for file in sorted(home.rglob("*.py")):
+        whole.update(f"{file.relative_to(home)} {sha256_of(file)}\n".encode())
+    return whole.hexdigest()[:16]
+
+
 def exported(folder: Path, count: int) -> Path:
-    """So many images as PNG files, and a few files that are none."""
+    """So many images as PNG files, and a few files that are none; whole or not at all."""
     if folder.is_dir():
+        there = sum(1 for _ in folder.glob("*/*.png"))
+        if there != count + BROKEN:
+            raise SystemExit(
+                f"{folder} has {there} files, not the {count + BROKEN} of --images {count}: "
+                "delete it, or give another --kept"
+            )
         return folder
     task = dt.load_task("cifar10")
     rows = torch.randperm(len(task.inputs), generator=generator(0, "folder"))[:count]
-    for row in rows.tolist():
-        name = task.classes[int(task.targets[row])]
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        pixels = task.inputs[row].movedim(0, -1).numpy()
-        Image.fromarray(pixels).save(folder / name / f"{row}.png")
-    for i, name in enumerate(task.classes[:BROKEN]):
-        (folder / name / f"broken{i}.png").write_bytes(b"\x89PNG but no picture")
+    with whole_folder(folder) as hidden:
+        for row in rows.tolist():
+            name = task.classes[int(task.targets[row])]
+            (hidden / name).mkdir(exist_ok=True)
+            pixels = task.inputs[row].movedim(0, -1).numpy()
+            Image.fromarray(pixels).save(hidden / name / f"{row}.png")
+        for i, name in enumerate(task.classes[:BROKEN]):
+            (hidden / name / f"broken{i}.png").write_bytes(b"\x89PNG but no picture")
     return folder
 
 

@@ -107,6 +107,20 @@ def test_more_labels_later_is_all_at_once():
         later.update(x[:1], None)
 
 
+@pytest.mark.parametrize("tried", [True, False])
+def test_with_many_labels_the_start_is_not_tried(monkeypatch, tried):
+    asked = []
+    monkeypatch.setattr(
+        LinearizedClassifier, "_start_held_out", lambda *_: asked.append(1) or float("inf")
+    )
+    x, y = data(30)
+    most = len(y) * len(set(y)) - (0 if tried else 1)
+    monkeypatch.setattr("dovetail.adapt.classifier.MOST_JUDGED", most)
+    found = LinearizedClassifier(net()).fit(x, y)
+    assert found.chosen_ != "start"
+    assert bool(asked) == tried
+
+
 def test_an_update_that_fails_leaves_all_as_it_was(monkeypatch):
     x, y = data(12)
     found = around_its_start(net()).fit(x, y)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from cli.test_mistakes import assert_told
 from PIL import Image
+from stories.test_full_disk import until_it_works
 
 import dovetail as dt
+from dovetail.jobs.fit import fit as fit_job
 from dovetail.reuse import fitting_attempts, fitting_search
 
 QUICK = ("--no-released", "--minutes", "5")
@@ -140,6 +142,34 @@ def test_bad_luck_is_one_line(run, tmp_path):
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     assert_told(run("fit", "digits", "-o", "mine", *QUICK), "mine is there and no model")
     assert not (tmp_path / "model").exists()
+
+
+def test_a_full_disk_is_one_line_and_what_was_fitted_is_not_fitted_again(tmp_path, interrupted):
+    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
+    np.savez(tmp_path / "sheet.npz", x=x, y=y)
+    made, lost = interrupted(None), []
+
+    def fit():
+        fit_job("sheet.npz", released=False, minutes=5)
+
+    def check():
+        assert not (tmp_path / "model").exists()
+        page = tmp_path / "report.html"
+        assert not page.exists() or page.read_text().rstrip().endswith("</html>")
+        whole = {"sheet.npz", "report.html", ".dovetail-runs"}
+        assert {path.name for path in tmp_path.iterdir()} <= whole
+        lost.append(len(made))
+
+    assert until_it_works(fit, check) > 3
+    assert dt.from_pretrained(tmp_path / "model", verify=True).contract.kind == "classes"
+    assert not (tmp_path / ".dovetail-runs").exists()
+    assert len(made) == lost[-1]  # the last call made none anew
+    (tmp_path / "model").rename(tmp_path / "first")
+    fit()
+    assert (
+        dt.from_pretrained(tmp_path / "model").digest
+        == dt.from_pretrained(tmp_path / "first").digest
+    )
 
 
 def test_tiny_and_oblong_images_are_no_reason_to_fail(run, tmp_path):

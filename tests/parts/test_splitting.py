@@ -16,7 +16,7 @@ from dovetail.parts.builders import builder
 from dovetail.parts.cutting import cut, cut_points
 from dovetail.parts.foreign.adopting import adopt
 from dovetail.parts.joining import join
-from dovetail.parts.part import Part
+from dovetail.parts.part import Part, build
 from dovetail.parts.splitting import Chain, is_chain, points, split
 from dovetail.parts.tracing import Untraceable, trace
 
@@ -416,3 +416,8 @@ def test_a_wrong_example_is_told_so():
 def test_only_parts_and_modules_can_be_cut():
     with pytest.raises(ContractError, match=r"expected a Part or an nn\.Module, got str"):
         cut("resnet", at="layer1")
+
+
+def test_where_no_name_is_near_the_outermost_points_come_first():
+    with pytest.raises(CutError, match="there is conv1, conv2, flatten, fc1, fc2, "):
+        cut(build("lenet5"), at="nowhere at all")

@@ -109,7 +109,9 @@ def points(module: nn.Module, *, backwards: bool = False) -> Iterator[str]:
 def _near(module: nn.Module, at: str) -> str:
     """What the user may have meant.  Finding the points opens every module, so not of very many."""
     names = [name for name, _ in module.named_modules() if name]
-    return nearest(at, points(module) if len(names) <= 500 else names)
+    known = points(module) if len(names) <= 500 else names
+    # Where no name is near all are listed, at first those that are not inside of another.
+    return nearest(at, sorted(known, key=lambda name: name.count(".")))
 
 
 def _split(module: nn.Module, at: str) -> Halves:
