@@ -71,7 +71,7 @@ from dovetail.tasks.derive import few
 LABELS = (5, 20)
 DRAWS = (200, 201, 202, 203)
 REPORTED = (0, 1, 2)
-RULES = "ABCcDEFGH"
+RULES = "ABCcDEebFGH"
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 SLACK, POINT = 0.002, 0.001
 
@@ -280,13 +280,19 @@ def judged(seen: Seen) -> Seen:
     share, heat = stacked(1.0)
     lower, lower_heat = stacked(0.5)
     last = moved if approved else head
+    said_b = seen["moved 5 1.0"] / five[1] if many and five[0] < bare_five[0] else head
+    one_network = head
+    if share:
+        one_network = seen[f"moved 3 {share}"] / bare[1] ** (1 - share) / three[1] ** share
     said = {
         "A": last,
-        "B": (seen["moved 5 1.0"] / five[1] if five[0] < bare_five[0] else head) if many else last,
+        "B": said_b if many else last,
         "C": moved if three[0] < full else head,
         "c": moved if three[0] < (bare[0] + full) / 2 else head,
         "D": mixed(share, heat),
         "E": part_way(share, heat),
+        "e": one_network,
+        "b": said_b if many else one_network,
         "F": mixed(0.5, 1.0) if approved else head,
         "G": part_way(0.5, 1.0) if approved else head,
         "H": mixed(lower, lower_heat),

@@ -32,6 +32,9 @@ from dovetail.measure.estimators import temperature_of
 DECADES = tuple(10.0**power for power in range(-3, 4))
 """Penalties of a head on features that have moved, in units of their scatter's mean eigenvalue."""
 
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Of the way that weights have gone, where folds are averaged."""
+
 PATIENCE = 2
 """So many marks in a row that are no better end the search."""
 
@@ -42,6 +45,7 @@ SOON = 2.0
 """Seconds that pass before there is a bar."""
 
 BETTER = "on labels held out, its log loss was below that of the head alone"
+PART_WAY = "labels held out were told best by part of it and part of the head alone"
 NO_BETTER = "on labels held out, moving weights was no better than the head alone"
 
 KNOWN = 0.75
@@ -56,7 +60,7 @@ class Guarded:
     ``logits`` are those of the labels fitted to, ``[n, c]``, before the temperature.
     ``chosen`` is ``"fine-tuned"``, ``"probe"`` or ``"own head"``; ``losses`` are the log losses of
     labels held out, by the steps after which they were measured (0: frozen features); ``folds`` is
-    how many folds those are.
+    how many folds those are, ``share`` how much of their way the weights went.
     """
 
     front: Front
@@ -70,6 +74,7 @@ class Guarded:
     losses: dict[int, float] = field(default_factory=dict)
     folds: int = 0
     kind: str = "own"
+    share: float = 1.0
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -78,6 +83,7 @@ class Guarded:
             "why": self.why,
             "head": "own" if self.own else self.kind,
             "steps": self.steps,
+            "share": self.share,
             "held_out_log_loss": {str(steps): loss for steps, loss in self.losses.items()},
         }
 
@@ -135,8 +141,8 @@ def tuned_if_better(
             outcome = replace(start, why=NO_BETTER)
         else:
             mine = run.on_all(judged.best) if judged.mean is None else judged.mean
-            outcome = run.tuned(mine, judged.best, BETTER)
-            outcome = replace(outcome, temperature=judged.heats[judged.best])
+            outcome = run.tuned(mine, judged.best, BETTER if judged.share == 1.0 else PART_WAY)
+            outcome = replace(outcome, temperature=judged.heat, share=judged.share)
     return replace(outcome, losses=judged.losses, folds=number)
 
 
@@ -246,30 +252,73 @@ class _Run:
             trails.append((fitted, held, *self.begin(head, fitted, marks)))
         heats: dict[int, float] = {}
         losses: dict[int, float] = {}
-        mean = None
+        told: dict[int, Tensor] = {}
+        mean, share, codes = None, 1.0, self.codes[judged]
         for mark in [0, *marks]:
             if mark:
                 for fitted, held, mine, steps in trails:
                     next(steps)
                     now = mine.rows(self.inputs)
                     said[held] = self.head_after(now[fitted], self.codes[fitted])(now[held])
-            heats[mark] = temperature_of(said[judged], self.codes[judged])
-            losses[mark] = float(F.cross_entropy(said[judged] / heats[mark], self.codes[judged]))
-            best = min(losses, key=losses.__getitem__)
+            heats[mark] = temperature_of(said[judged], codes)
+            told[mark] = said[judged] / heats[mark]
+            losses[mark] = float(F.cross_entropy(told[mark], codes))
+            # Where folds are averaged the head comes in as a share, not as one of the marks.
+            among = losses.keys() - {0} if self.averaged and mark else losses
+            best = min(among, key=losses.__getitem__)
             if self.averaged and best == mark > 0:
                 mean = _mean_of([mine for _, _, mine, _ in trails])
             if sum(each > best for each in losses) >= PATIENCE:
                 break
-        return _Judged(heats, losses, best, mean)
+        if mean is not None:
+            share = _share(told[0], told[best], codes, losses[0])
+            mean, best = _part_way(self.front, mean, share), best if share else 0
+        return _Judged(heats, losses, best, mean, share)
 
 
 class _Judged(NamedTuple):
-    """Temperatures and log losses by steps, the steps of the least, and the folds' mean there."""
+    """Temperatures and log losses by steps, the steps to stop after, the folds' mean there, and the
+    share of the way that it has gone."""
 
     heats: dict[int, float]
     losses: dict[int, float]
     best: int
     mean: Front | None
+    share: float
+
+    @property
+    def heat(self) -> float:
+        """The temperature there; a part of the way, a part of the way between the two."""
+        return self.heats[0] ** (1 - self.share) * self.heats[self.best] ** self.share
+
+
+def _share(without: Tensor, moved: Tensor, codes: Tensor, loss: float) -> float:
+    """How much of moved logits ``[n, c]`` beside those without tells labels held out best.
+
+    >>> right, codes = torch.tensor([[4.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 1])
+    >>> _share(right.flip(0), right, codes, 0.7) > 0.5, _share(right, right.flip(0), codes, 0.02)
+    (True, 0.0)
+    """
+    best = 0.0
+    for share in SHARES:
+        both = torch.lerp(without, moved, share)
+        now = float(F.cross_entropy(both / temperature_of(both, codes), codes))
+        if now < loss:
+            best, loss = share, now
+    return best
+
+
+@torch.no_grad()
+def _part_way(start: Front, end: Front, share: float) -> Front:
+    """Weights a share of the way from one to the other, which is changed."""
+    if share == 1.0:
+        return end
+    assert start.part is not None
+    assert end.part is not None
+    pairs = zip(end.part.module.parameters(), start.part.module.parameters(), strict=True)
+    for own, first in pairs:
+        own.copy_(torch.lerp(first, own, share))
+    return end
 
 
 @torch.no_grad()
