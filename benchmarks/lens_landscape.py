@@ -7,7 +7,9 @@ the loop alternate; all 2601 points of both are evaluated.  Processor time and t
 with one thread and with all.
 
 Claim, fixed before the run: with one thread the loop takes at least three times the processor time
-of the grid, the making of the grid's plans included, and no point differs by more than 1e-6.
+of the grid, with more at least three times as long on the clock, the making of the grid's plans
+included, and no point differs by more than 1e-6.  With more threads than one it needs a machine
+that does nothing else; how busy it was at the start stands in the record.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for threads in args.threads:
         torch.set_num_threads(threads)
+        busy = round(os.getloadavg()[0], 2)
         loop = copy.deepcopy(net)
         moved = dict(loop.named_parameters())
         start = {name: moved[name].detach().clone() for name in directions[0]}
@@ -82,13 +85,15 @@ def main() -> None:
                 "processor, loop over grid": spent["loop"][0] / spent["grid"][0],
                 "clock, loop over grid": spent["loop"][1] / spent["grid"][1],
                 "largest difference": worst,
+                "busy processors at the start": busy,
             }
         )
+        told = "processor" if threads == 1 else "clock"
+        rows[-1]["holds"] = rows[-1][f"{told}, loop over grid"] >= FASTER and worst <= ALIKE
         print(rows[-1], flush=True)
     record = Evidence(
         claim="a grid of 51 x 51 losses of LeNet is three times as fast as setting its weights",
-        holds=rows[0]["processor, loop over grid"] >= FASTER
-        and all(row["largest difference"] <= ALIKE for row in rows),
+        holds=all(row["holds"] for row in rows),
         rows=tuple(rows),
         command="python benchmarks/lens_landscape.py",
         settings=environment(side=args.side, n=N),

@@ -2,10 +2,10 @@
 
 EfficientNet-Lite0 with released weights and images of CIFAR-10 at 96 pixels: ``lens.profile`` at
 every stage, beside one pass of the same images through the whole network (``dt.features``) and the
-same measures on arrays that are there already.  The median over rounds, in processor time of one
-thread, must be at most 1.3 times their sum.  Also: the pure entropy of 20 000 images of MNIST as
-784 pixels, which must take less than a minute, and of 5 000 with random labels, the worst case,
-where hardly two examples share a cell.
+same measures on arrays that are there already.  The median over rounds must be at most 1.3 times
+their sum: in processor time, and on the clock, which all threads share.  Also: the pure entropy of
+20 000 images of MNIST as 784 pixels, which must take less than a minute, and of 5 000 with random
+labels, the worst case, where hardly two examples share a cell.
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ PASSES, MINUTE = 1.3, 60.0
 RESULT = Path(__file__).parent / "results" / "lens_profile.json"
 
 
-def seconds(run: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.process_time()
-    return run(), time.process_time() - began
+CLOCKS = {"processor": time.process_time, "clock": time.perf_counter}
+
+
+def seconds(run: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What it gives, and its seconds by either clock."""
+    began = {name: clock() for name, clock in CLOCKS.items()}
+    found = run()
+    return found, {name: clock() - began[name] for name, clock in CLOCKS.items()}
 
 
 def profiled(images: int, size: int, rounds: int, threads: int) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def profiled(images: int, size: int, rounds: int, threads: int) -> dict[str, Any
     points = points_of(part)
     pieces, rest = pieces_along(part, points)
     taken = features_through(part, {**pieces, "output": rest.module}, task)
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, dict[str, float]]] = []
     for _ in range(rounds):
         _, one = seconds(lambda: dt.features(part, task))
 
@@ -55,18 +60,21 @@ def profiled(images: int, size: int, rounds: int, threads: int) -> dict[str, Any
         _, measures = seconds(measure)
         found, whole = seconds(lambda: dt.lens.profile(part, task, limit=None))
         rows.append({"pass": one, "measures": measures, "profile": whole})
-    middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    ratio = statistics.median(row["profile"] / (row["pass"] + row["measures"]) for row in rows)
+    found_by = {}
+    for name in CLOCKS:
+        for key in ("pass", "measures", "profile"):
+            found_by[f"{key}, s of {name}"] = statistics.median(row[key][name] for row in rows)
+        found_by[f"profile / (pass + measures), {name}"] = statistics.median(
+            row["profile"][name] / (row["pass"][name] + row["measures"][name]) for row in rows
+        )
+    ratios = [found_by[f"profile / (pass + measures), {name}"] for name in CLOCKS]
     return {
         "what": f"profile of EfficientNet-Lite0, {images} images of {size} pixels",
         "points": len(found.points),
         "threads": threads,
-        "one pass s": middle["pass"],
-        "measures s": middle["measures"],
-        "profile s": middle["profile"],
-        "profile / (pass + measures)": ratio,
+        **found_by,
         "limit": PASSES,
-        "holds": ratio <= PASSES,
+        "holds": max(ratios) <= PASSES,
     }
 
 
@@ -80,11 +88,12 @@ def pure(n: int, random_labels: bool) -> dict[str, Any]:
     return {
         "what": f"pure entropy of {n} MNIST images" + (", random labels" * random_labels),
         "threads": 1,
-        "pure entropy s": took,
+        "pure entropy, s of processor": took["processor"],
+        "pure entropy, s of clock": took["clock"],
         "cells": len(found.labels),
         "bits": found.entropy,
         "limit": MINUTE,
-        "holds": took <= MINUTE,
+        "holds": took["processor"] <= MINUTE,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from dovetail.core.errors import ContractError, DovetailError, SettingsError, Ta
 from dovetail.core.records import load_record
 from dovetail.lens import deviation, inspect, profile
 from dovetail.lens.inspection import _TAKES
-from dovetail.lens.inspection_head import headed
+from dovetail.lens.inspection_head import headed, weights_of_the_head
+from dovetail.lens.inspection_plan import Pace, _timed, expected_seconds
 from dovetail.measure.forward import outputs_of
 from dovetail.settings.inspect import LOOKS, USUAL
 from dovetail.tasks.derive import only_classes
@@ -105,6 +107,29 @@ def test_a_plan_looks_at_nothing(trained):
     assert not seen.looks
     assert {offer.name for offer in seen.offers} == set(_TAKES)
     assert all(offer.seconds > 0 for offer in seen.offers if offer.name != "deviation")
+
+
+def test_a_plan_knows_the_size_of_the_head(trained):
+    """The curvature of ten outputs is not planned as that of a thousand; a fit is paid for."""
+    rows, labels = torch.rand(60, 20), torch.arange(60) % 3
+    task = dt.Task(rows, labels)
+    sample = task.derived("few", indices={"train": torch.arange(40)})
+    net = dt.build("mlp", shape=(20,), hidden=(8,), classes=3)
+    own = net.changed(contract=replace(net.contract, classes=task.classes))
+    assert weights_of_the_head(own, sample) == 8 * 3 + 3
+    others = net.changed(contract=replace(net.contract, classes=("a", "b", "c")))
+    assert weights_of_the_head(others, sample) == 2 * 8 * 3
+    pace = Pace(0.001, 0.004, 0.01, 1000)
+    few, many = (expected_seconds("curvature", pace, 500, last=w) for w in (1_300, 1_300_000))
+    assert few < 0.2 < 30 < many
+
+
+def test_the_quickest_of_several_runs_counts(monkeypatch):
+    """Whatever else the machine did meanwhile made the others slower."""
+    ticks = iter([0, 9, 10, 11, 20, 20.5, 30, 33, 40, 44])
+    monkeypatch.setattr("dovetail.lens.inspection_plan.time.thread_time", lambda: next(ticks))
+    monkeypatch.setattr("dovetail.lens.inspection_plan._LONGEST", 100)
+    assert _timed(lambda: None, torch.zeros(1)) == 0.5
 
 
 def test_everything_there_is_data_for(trained, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from dovetail.core.views import Text
 from dovetail.core.words import listed
 from dovetail.lens.curvature import HessianSpectrum, hessian_spectrum
 from dovetail.lens.gradients import gradient_flow
-from dovetail.lens.inspection_head import Headed, headed
+from dovetail.lens.inspection_head import Headed, headed, weights_of_the_head
 from dovetail.lens.inspection_plan import (
     GRADIENTS,
     GRID,
@@ -215,8 +215,10 @@ class _Room:
             return Offer(name, None, _plainly(how))
         seconds = 0.1
         if self.task is not None:
+            last = weights_of_the_head(self.part, self.sample) if name == "curvature" else 0
+            whole = self.module is not None
             seconds = expected_seconds(
-                name, self.pace, self.n, self.many, module=self.module is not None, shared=shared
+                name, self.pace, self.n, self.many, module=whole, shared=shared, last=last
             )
         return Offer(name, seconds, _plainly(how))
 

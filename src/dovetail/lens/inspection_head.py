@@ -23,6 +23,9 @@ from dovetail.parts.part import Part
 from dovetail.ranking.scores import score
 from dovetail.tasks.task import Task
 
+_WIDTH = 1000
+"""Features of a network of which that is not known, to plan by."""
+
 
 @dataclass(frozen=True)
 class Headed:
@@ -92,6 +95,20 @@ def headed(
         name=where or "its output",
         left_out=_left_out(taken, targets),
     )
+
+
+def weights_of_the_head(part: Part, sample: Task) -> int:
+    """How many weights the head has, and those of one that is to be fitted count twice.
+
+    Fitting takes about as long as the curvature of what was fitted.
+    """
+    where = before_the_head(part)
+    if _knows(part, sample):
+        back = part.module if where is None else cut(part, where)[1].module
+        return sum(p.numel() for p in back.parameters())
+    front = part if where is None else cut(part, where)[0]
+    gives = front.contract.gives[0].shape or (None,)
+    return 2 * (gives[0] or _WIDTH) * sample.outputs
 
 
 def _with_its_own(

@@ -16,8 +16,8 @@ from dovetail.lens.transfer_study import BATCH, EPOCHS, MOST_EPOCHS, STEPS
 from dovetail.linalg.curvature import LossHessian
 from dovetail.parts.modules import evaluating
 
-_TIMED, _LONGEST = 1 << 17, 3.0
-"""Numbers in the examples that are timed, and seconds after which one run is enough."""
+_TIMED, _LONGEST = 1 << 17, 2.0
+"""Numbers in the examples that are timed, and seconds after which no further run is made."""
 
 _FLOPS = 1e10
 """Float64 operations a second, to plan dense algebra by."""
@@ -30,6 +30,12 @@ GRID, SEEDS = 21, 3
 
 _RANKS, _STEP = 1.2e-6, 1e-3
 """Seconds a weight for stable rank and entropy, and of a training step beside the network."""
+
+_FEW = 5
+"""Runs of which the quickest counts: what else the machine does makes the others slower."""
+
+_HEAD = 4
+"""Operations an example and weight of a product with the last layer's Hessian, as measured."""
 
 _DOUBLE_BACKWARD = 5.0
 """A product with the Hessian in units of both ways, where it cannot be timed."""
@@ -92,7 +98,7 @@ def pace_of(module: nn.Module, x: Tensor, points: int = 8) -> Pace:
     forward = _timed(ahead, x) / len(some)
     both = _timed(back, x) / len(some) if size else 3 * forward
     try:
-        product = _timed(twice, x, 1) / len(some)
+        product = _timed(twice, x) / len(some)
     except (RuntimeError, DovetailError):  # no weights, or a layer that cannot
         product = _DOUBLE_BACKWARD * both
     return Pace(forward, both, product, size, points)
@@ -102,25 +108,30 @@ def _of_size(outputs: Tensor) -> Tensor:
     return outputs.float().square().mean()
 
 
-def _timed(work: Callable[[], None], x: Tensor, runs: int = 2) -> float:
+def _timed(work: Callable[[], None], x: Tensor) -> float:
     """The least of some runs; the first has to warm up, and may be all that there is time for.
 
     On a processor this is the time that it works for this thread, which has its share of all the
     work: what others do on the machine at the moment says nothing of the next hour.
     """
     clock = time.thread_time if x.device.type == "cpu" else time.perf_counter
-    seconds = []
-    for _ in range(runs):
+    seconds: list[float] = []
+    while len(seconds) < _FEW and sum(seconds) < _LONGEST:
         began = clock()
         work()
         seconds.append(clock() - began)
-        if seconds[-1] > _LONGEST:
-            break
     return min(seconds)
 
 
 def expected_seconds(
-    look: str, pace: Pace, n: int, many: int = 256, *, module: bool = False, shared: bool = True
+    look: str,
+    pace: Pace,
+    n: int,
+    many: int = 256,
+    *,
+    module: bool = False,
+    shared: bool = True,
+    last: int = 10_000,
 ) -> float:
     """How long a look at ``n`` examples would take, about.
 
@@ -131,6 +142,7 @@ def expected_seconds(
         many: How many where the network runs many times, see :func:`examples_for`.
         module: Curvature is that of a module inside, for which the network has to run.
         shared: Another look lets the examples through the network.
+        last: Weights of the last layer, whose curvature needs no more than its inputs.
 
     >>> pace = Pace(forward=0.01, both=0.04, product=0.1, weights=1000)
     >>> round(expected_seconds("profile", pace, 500)), round(expected_seconds("study", pace, 500))
@@ -143,7 +155,7 @@ def expected_seconds(
         "profile": n * pace.forward
         + pace.points * (0.05 + 1000 * n * n / _FLOPS)
         + pace.weights * _RANKS,
-        "curvature": hessian if module else once + 0.5 + n / 200,
+        "curvature": hessian if module else once + 0.1 + PRODUCTS * _HEAD * n * last / _FLOPS,
         "gradients": once + min(many, GRADIENTS) * pace.both,
         "hessian": hessian,
         "landscape": GRID * GRID * many * pace.forward,
