@@ -178,6 +178,7 @@ class Course:
         label = self.tasks[0].name if label is None else label
         rows = turns.go(until, batches=batches, validate=validate, label=label, keep=keep)
         if until is not None and until < options.epochs:
+            turns.rest()
             self._turns[stage] = turns
         module.zero_grad(set_to_none=True)
         module.eval()

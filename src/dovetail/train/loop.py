@@ -234,6 +234,24 @@ class Turns:
                 run.module.load_state_dict(run.best)
             return tuple(run.rows)
 
+    def rest(self) -> None:
+        """Let go of the batches and the validation: the next turn brings its own."""
+        self._run.batches, self._run.validate = _Gone(len(self._run.batches)), None
+
+
+class _Gone:
+    """Batches that nobody holds any more."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """There are none."""
+        raise TrainingError("a turn after a rest brings its own batches")
+
 
 @dataclass
 class _Run:
@@ -281,10 +299,10 @@ class _Run:
         train_mode(self.module)
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
+        self.optimiser.zero_grad(set_to_none=True)  # before a batch is drawn: no step needs them
         try:
             for batch in self.batches.epoch(self.epoch, self.batch):
                 self.schedule.before_step(first_step + self.batch)
-                self.optimiser.zero_grad(set_to_none=True)  # first: no step needs the old ones
                 loss = self.step(batch)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.clip is not None:
@@ -298,8 +316,12 @@ class _Run:
                     ) from error
                 if self.together is not None:
                     self.together.stepped()
-                self.losses.append(loss.detach())  # read once an epoch: no step waits for it
+                # Read once an epoch: no step waits.  A copy, for some losses have large storages.
+                self.losses.append(loss.detach().clone())
+                del batch, loss  # gone before the next is drawn
                 self.batch += 1
+                if self.batch < len(self.batches):  # the last are for callbacks
+                    self.optimiser.zero_grad(set_to_none=True)
                 tick(words)
                 if self.interrupted():
                     self._give_in()
@@ -358,6 +380,7 @@ class _Run:
             return
         since = len(self.rows) - 1 - best_epoch(self.rows)
         if since == 0:
+            self.best = {}  # gone before the next is there
             self.best = copy.deepcopy(self.module.state_dict())
         self.stopped = since >= self.options.patience
 

@@ -37,24 +37,35 @@ def labelled_batches(
     batch_size: int,
     seed: int,
     rows: Tensor | None = None,
+    keeping: Keeping | None = None,
 ) -> Batches | Prepared:
     """Batches of the training split, or of these rows of the task, ready for the network."""
-    return batches_behind(_entrance(contract), task, augment, batch_size, seed, rows)
+    return batches_behind(_entrance(contract), task, augment, batch_size, seed, rows, keeping)
 
 
 class Prepared:
-    """Batches whose inputs are made ready as they come."""
+    """Batches whose inputs are made ready as they come; none is held when the next is asked for.
+
+    >>> raw = Batches(torch.zeros(6, 2), torch.zeros(6), 4)
+    >>> [len(ready) for ready, _ in Prepared(raw, lambda x: x + 1).epoch(0)]
+    [4, 2]
+    """
 
     def __init__(self, raw: Batches, ready: Callable[[Tensor], Tensor]) -> None:
         self._raw, self._ready = raw, ready
+        self.kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self._raw)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch, ready for the network."""
-        for inputs, targets in self._raw.epoch(number, start):
-            yield self._ready(inputs), targets
+        raw = self._raw.epoch(number, start)
+        for _ in range(start, len(self)):
+            yield self._made(*next(raw))
+
+    def _made(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self._ready(inputs), targets
 
 
 def below(whole: Part, at: str | None) -> Part:
@@ -130,7 +141,14 @@ class Supply:
 
     def ready(self, raw: Tensor) -> Tensor:
         """What enters for raw inputs ``[n, ...]``."""
-        x = prepare(raw, self._before.contract).to(self._device)
+        return self.fed(self.prepared(raw))
+
+    def prepared(self, raw: Tensor) -> Tensor:
+        """What enters the network for raw inputs."""
+        return prepare(raw, self._before.contract).to(self._device)
+
+    def fed(self, x: Tensor) -> Tensor:
+        """What comes of it before the module."""
         with torch.no_grad():
             made: Tensor = self._before.module(x)
         return made
@@ -149,9 +167,19 @@ def batches_behind(
     rows = task.indices("train") if rows is None else rows
     supply = Supply(before, task.inputs, rows, augment=augment, keeping=keeping)
     if supply.kept is not None:
-        return Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
-    raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
-    return Prepared(raw, supply.ready)
+        made = Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
+        made.kept_bytes = supply.kept.nbytes + 8 * len(rows)
+        return made
+    entering = Batches(
+        task.inputs,
+        task.targets,
+        batch_size,
+        seed=seed,
+        augment=augment,
+        rows=rows,
+        prepare=supply.prepared,
+    )
+    return Prepared(entering, supply.fed)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -294,19 +322,23 @@ def validation(
     scale: TargetScale = NATURAL,
     *,
     inputs: Tensor | None = None,
+    at_once: int = 512,
 ) -> Callable[[], dict[str, float]] | None:
     """Measures of the part on the validation split; nothing when there is none.
 
-    ``inputs`` are what a head gets instead of the raw inputs of the split.
+    ``inputs`` are what a head gets instead of the raw inputs of the split, ``at_once`` the most
+    examples that go through at a time.
     """
     rows = task.indices("validation")
     if len(rows) == 0:
         return None
-    targets = task.targets.index_select(0, rows)
-    inputs = task.inputs.index_select(0, rows) if inputs is None else inputs
 
     def validate() -> dict[str, float]:
-        outputs = outputs_of(part, inputs)
+        if inputs is None:
+            outputs = outputs_of(part, task.inputs, batch_size=at_once, rows=rows)
+        else:
+            outputs = outputs_of(part, inputs, batch_size=at_once)
+        targets = task.targets.index_select(0, rows)
         with torch.no_grad():
             device = part.device
             value = float(loss(outputs.to(device), scale.standard(targets.to(device))))
@@ -329,7 +361,8 @@ def validation_behind(
     """As for the whole network, but what the frozen modules give is computed once if it fits."""
     rows = task.indices("validation")
     features = Supply(before, task.inputs, rows, keeping=keeping).kept if len(rows) else None
-    return validation(whole if features is None else head, task, loss, scale, inputs=features)
+    network, at_once = (whole if features is None else head), (keeping or Keeping()).at_once
+    return validation(network, task, loss, scale, inputs=features, at_once=at_once)
 
 
 # Batches, the same whether or not a run was interrupted -------------------------------------------
@@ -347,7 +380,11 @@ class Batches:
         batch_size: Examples a batch; the last batch of an epoch may be smaller.
         seed: For order and augmentation.
         augment: Called as ``augment(inputs, generator)`` on each batch of floats.
+        prepare: Called on what comes of that.
         rows: Use these rows only, such as ``task.indices("train")``, without copying them first.
+
+    Attributes:
+        kept_bytes: Of inputs and targets, if they are a copy that was made for these batches.
 
     >>> batches = Batches(torch.arange(6.0)[:, None], torch.arange(6), 4, seed=1)
     >>> whole = [targets.tolist() for _, targets in batches.epoch(0)]
@@ -366,13 +403,16 @@ class Batches:
         seed: int = 0,
         augment: Callable[[Tensor, Generator], Tensor] | None = None,
         rows: Tensor | None = None,
+        prepare: Callable[[Tensor], Tensor] = lambda inputs: inputs,
     ) -> None:
         need_least("batch_size", batch_size, 1)
         if len(inputs) != len(targets):
             raise SettingsError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs, self._targets, self._rows = inputs, targets, rows
         self._seed, self._augment, self._size = seed, augment, batch_size
+        self._prepare = prepare
         self._count = len(inputs) if rows is None else len(rows)
+        self.kept_bytes = 0
         if self._count == 0:
             raise SettingsError("there is nothing to make batches of")
 
@@ -395,8 +435,12 @@ class Batches:
         order = order if self._rows is None else self._rows[order]
         for batch in range(start, len(self)):
             index = order[batch * self._size : (batch + 1) * self._size]
-            # a copy even where a slice would do: a network may begin with an in-place operation
-            inputs = as_float(self._inputs.index_select(0, index))
-            if self._augment is not None:
-                inputs = self._augment(inputs, generator(self._seed, "augment", number, batch))
-            yield inputs, self._targets.index_select(0, index)
+            # Bound to no name: what a step is done with is gone before the next is drawn.
+            yield self._made(index, number, batch), self._targets.index_select(0, index)
+
+    def _made(self, index: Tensor, number: int, batch: int) -> Tensor:
+        # a copy even where a slice would do: a network may begin with an in-place operation
+        inputs = as_float(self._inputs.index_select(0, index))
+        if self._augment is not None:
+            inputs = self._augment(inputs, generator(self._seed, "augment", number, batch))
+        return self._prepare(inputs)
