@@ -395,3 +395,44 @@ def test_regression_is_in_natural_units():
     fit = dt.train.layerwise(start, task, epochs=30, batch_size=16, lr=0.03)
     assert fit.record.final["validation r2"] > 0.9
     assert dt.evaluate(fit.part, task).measures["r2"] > 0.9
+
+
+# Losses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["sparse-cross-entropy", "negative-correlation"])
+def test_amplified_losses_train_within_a_budget(task, loss):
+    fit = dt.train.layerwise(conv_net(), task, epochs=4, lr=0.005, loss=loss, memory_budget=0.8)
+    assert fit.record.final["validation accuracy"] > 0.5  # chance is a third
+    assert all(stage.peak_bytes for stage in fit.record.stages)
+
+
+def test_a_loss_that_explodes_names_the_rate_that_was_asked_for(task):
+    def explodes(outputs, targets):
+        return outputs.sum() * torch.inf
+
+    first = nn.functional.cross_entropy
+
+    calls = []
+
+    def later(outputs, targets):
+        calls.append(len(outputs))
+        return explodes(outputs, targets) if len(calls) > 40 else first(outputs, targets)
+
+    with pytest.raises(TrainingError, match=r"\(lr=0.5, which is 0.4 in this stage\)"):
+        dt.train.layerwise(net(), task, epochs=4, lr=0.5, loss=later)
+
+
+def test_where_there_are_no_targets_a_loss_is_refused(task):
+    with pytest.raises(SettingsError, match="has no targets; leave it out"):
+        dt.train.self_supervised(conv_net(), task, loss="squared-error")
+
+
+def test_heads_of_compatible_networks_and_of_modules_take_a_loss(task):
+    modular = dt.train.modular(net(), task, epochs=1, loss="squared-error")
+    assert modular.record.settings["loss"] == "squared-error"
+    nets = [conv_net(), conv_net()]
+    losses = ("squared-error", None)
+    fits = [dt.train.compatible(nets, [task, task], epochs=1, loss=loss) for loss in losses]
+    assert [fit.record.settings["loss"] for fit in fits] == ["squared-error", "cross_entropy"]
+    assert fits[0].networks[0].digest != fits[1].networks[0].digest

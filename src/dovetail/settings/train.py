@@ -102,7 +102,7 @@ class Modular(Steps):
     labels_per_class: int | None = setting(
         None, "labelled examples a class for the output module (default: all)", metavar="K"
     )
-    head_loss: str = setting("cross-entropy", "of the output module", choices=LOSS_NAMES)
+    loss: str = setting("cross-entropy", "of the output module", choices=LOSS_NAMES)
     head_epochs: int | None = setting(None, "epochs of the output module", least=1)
     supervision: str = setting("labels", "what the body is told", choices=("labels", "pairs"))
     pairs: int | None = setting(None, "how many pairs (default: as many as examples)", metavar="N")
@@ -228,6 +228,12 @@ class Compatible(Steps):
         "cut here; repeated, a point for each task (default: before the last layer)",
         metavar="POINT",
         many="append",
+    )
+    loss: str | None = setting(
+        None,
+        "of each network's own head (default: cross-entropy)",
+        choices=LOSS_NAMES,
+        metavar="LOSS",
     )
     pretext: str = setting("rotation", "of rp", choices=PRETEXTS)
     channels: int | None = setting(

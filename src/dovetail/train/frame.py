@@ -67,6 +67,11 @@ class Course:
         augment: str | Augment | None = None,
         seed: int = 0,
     ) -> None:
+        if "loss" in options:
+            raise SettingsError(
+                f"{argument('loss')} is of outputs and targets, and {argument('how', how)} has no "
+                "targets; leave it out"
+            )
         self.options, self.seed = Options(**options), seed
         self.augment = Augment.parse(augment) if isinstance(augment, str) else augment
         self.device = choose_device(self.options.device)

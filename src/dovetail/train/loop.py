@@ -275,6 +275,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         options, together = self.options, self.together
+        self.asked_lr = self.identity.get("lr", options.lr)  # a stage may have a share of it
         self.identity = {**self.identity, **options.described(), "seed": self.seed}
         self.device = choose_device(options.device)
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -355,9 +356,11 @@ class _Run:
         if self.together is not None:
             row |= self.together.closed(mean)
         if not math.isfinite(row["loss"]):
+            own = self.options.lr
+            here = "" if own == self.asked_lr else f", which is {own:.3g} in this stage"
             raise TrainingError(
                 f"the loss became {row['loss']} in epoch {self.epoch + 1}; lower the learning rate "
-                f"(lr={self.options.lr}), or look for extreme inputs"
+                f"(lr={self.asked_lr}{here}), or look for extreme inputs"
             )
         if self.validate is not None:
             measures = self.validate()
