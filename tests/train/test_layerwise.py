@@ -345,6 +345,29 @@ def test_a_full_disk_is_one_clear_line(task, monkeypatch):
         dt.train.layerwise(net(), task, keep="disk", epochs=1)
 
 
+def test_a_disk_that_fills_up_later_loses_no_finished_stage(task, tmp_path, monkeypatch):
+    """The features of the third stage do not go in; with room the run goes on with that stage."""
+    call = {"epochs": 2, "keep": "disk", "checkpoint": tmp_path / "run.safetensors"}
+    whole = dt.train.layerwise(net(), task, **{**call, "checkpoint": None})
+    room = iter([10**9] * 4)  # of training and validation features of two stages
+
+    def usage(folder):
+        return type("Usage", (), {"free": next(room, 10)})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(features.shutil, "disk_usage", usage)
+        with pytest.raises(TrainingError, match="layers that were trained are kept"):
+            dt.train.layerwise(net(), task, **call)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run.layer1.safetensors",
+        "run.layer2.safetensors",
+    ]
+    trained = []
+    fit = dt.train.layerwise(net(), task, callbacks=(lambda m: trained.append(m.stage),), **call)
+    assert set(trained) == {"layer3"}
+    assert fit.part.digest == whole.part.digest
+
+
 def test_more_features_than_allowed_are_refused():
     part, x = dt.build("mlp", shape=(4,)), torch.zeros(100, 4)
     with pytest.raises(SettingsError, match="say keep_gib=1, or keep='none'"):
@@ -380,6 +403,41 @@ def test_a_network_that_cannot_be_cut(task):
     one = dt.adopt(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), example=torch.zeros(2, 1, 8, 8))
     with pytest.raises(CutError, match="cannot be trained layer by layer; use end_to_end"):
         dt.train.layerwise(one, task, epochs=1)
+
+
+def test_a_forward_that_cannot_be_traced_is_said_to_be_one(task):
+    class Choosing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.a(x.flatten(1))
+            return self.b(x.relu() if x.sum() > 0 else x)
+
+    one = dt.adopt(Choosing(), example=torch.zeros(2, 1, 8, 8))
+    with pytest.raises(CutError, match=r"cannot be traced .*; use end_to_end, which takes a mem"):
+        dt.train.layerwise(one, task, epochs=1)
+
+
+def test_stages_tell_how_their_features_separate_the_classes(task):
+    fit = dt.train.layerwise(net(), task, epochs=2)
+    told = fit.record
+    rows = task.indices("validation")
+    assert {stage.examples for stage in told.stages} == {len(rows)}
+    for stage in told.stages:
+        assert 0 <= stage.distance <= 1
+        assert 0 <= stage.redundancy <= 1
+    front, _ = cut(fit.part, at="hidden3")
+    kept = outputs_of(front, task.inputs[rows])
+    last, labels = fit.record.stages[-1], task.targets[rows]
+    assert last.distance == pytest.approx(dt.lens.least_squares_distance(kept, labels), rel=1e-4)
+    assert last.redundancy == pytest.approx(dt.lens.k_redundancy(kept, labels, 10), abs=1e-9)
+    full = dt.train.end_to_end(net(), task, epochs=2).record
+    beside = fit.record.beside(full)
+    assert [other.name for other in beside.others] == ["all layers at once"]
+    assert beside.others[0].reached == full.final["validation accuracy"]
+    assert any("All layers at once" in str(block) for block in beside.view())
 
 
 def test_a_layer_without_weights_is_joined_to_the_next_and_said(task):
