@@ -52,7 +52,8 @@ def by_hand(loss, x, label):
 @ids
 @given(rows=st.lists(st.lists(st.floats(-6, 6), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_values_and_gradients_are_the_printed_ones(loss, rows):
-    loss = replace(loss, straight=1e6)  # nothing is far out
+    if hasattr(loss, "straight"):
+        loss = replace(loss, straight=1e6)  # nothing is far out
     x = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
     labels = torch.arange(len(rows)) % 3
     hand = [by_hand(loss, row, int(label)) for row, label in zip(rows, labels, strict=True)]

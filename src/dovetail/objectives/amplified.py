@@ -42,14 +42,11 @@ class _Amplified:
         reduction: Over examples and positions: their ``"mean"``, or the ``"sum"``, whose gradient
             is :math:`y - t` itself.
         ignore: Positions of this class count for nothing.
-        straight: Where :math:`|y|` is so many times the upper target, the loss goes on as a
-            straight line: one wild output cannot throw all weights about.
     """
 
     targets: tuple[float, float]
     reduction: Reduction = "mean"
     ignore: int = -100
-    straight: float = 2.0
 
     def __post_init__(self) -> None:
         low, high = self.targets
@@ -57,8 +54,6 @@ class _Amplified:
             raise SettingsError(f"targets are two values, the lower first, got {self.targets}")
         if self.reduction not in ("mean", "sum"):
             raise SettingsError(f"reduction is 'mean' or 'sum', got {self.reduction!r}")
-        if not 1 < self.straight < math.inf:
-            raise SettingsError(f"straight must be above 1, got {self.straight}")
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of outputs ``[n, c]`` or ``[n, c, ...]``, a scalar to be minimised.
@@ -98,11 +93,6 @@ class _Amplified:
         total = share.sum(1, keepdim=True)
         return torch.where(total > 0, share / total, torch.ones_like(share) / share.shape[1])
 
-    @property
-    def _steepest(self) -> float:
-        """The largest output that a target is compared with."""
-        return self.straight * max(abs(self.targets[0]), abs(self.targets[1]))
-
     def _each(self, x: Tensor, values: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -129,12 +119,34 @@ class _Amplified:
         return low + (high - low) * hot, None if bool(counted.all()) else counted.to(x)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Straightened(_Amplified):
+    """What is too steep far out.
+
+    Attributes:
+        straight: Where :math:`|y|` is so many times the upper target, the loss goes on as a
+            straight line: one wild output cannot throw all weights about.
+    """
+
+    straight: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 < self.straight < math.inf:
+            raise SettingsError(f"straight must be above 1, got {self.straight}")
+
+    @property
+    def _steepest(self) -> float:
+        """The largest output that a target is compared with."""
+        return self.straight * max(abs(self.targets[0]), abs(self.targets[1]))
+
+
 def _has_values(tensor: Tensor) -> bool:
     return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseCrossEntropy(_Amplified):
+class SparseCrossEntropy(_Straightened):
     r"""Exponential amplification: :math:`\sum_k |y_k| - t_k \ln y_k` with :math:`y = \alpha e^x`.
 
     The gradient is :math:`y - t`, exactly, up to :math:`x_m`, where :math:`y` is ``straight`` times
@@ -178,7 +190,7 @@ class SparseCrossEntropy(_Amplified):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NegativeCorrelation(_Amplified):
+class NegativeCorrelation(_Straightened):
     r"""Cubic amplification: :math:`\sum_k \frac14\alpha x_k^4 + \beta x_k - t_k x_k`.
 
     The gradient is :math:`\alpha x^3 + \beta - t`: flat around zero, steep far out on both
