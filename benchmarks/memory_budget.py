@@ -5,8 +5,9 @@ momentum.  Measured alike, as shares of plain backpropagation: checkpointing a b
 least that any segmentation at cut points reaches (what ``memory_budget`` of plain training can
 choose from); the same with segments nested inside the residual blocks by hand; and the largest
 stage of a training layer by layer that was asked to stay within 0.30, and within 0.8 of the least
-checkpointing (or the next twentieth above, where the floor of a stage is higher).  All
-parameters of the network count in every stage.  Every peak is found by two means, the results of
+checkpointing (or the next twentieth above, where the floor of a stage is higher).  Stages are those
+of the trainer, the last with the network's own head.  All parameters of the network count in every
+stage.  Every peak is found by two means, the results of
 all operations and the books of autograd's hooks, and the larger disagreement is reported.
 
 The claim holds if no stage is above what it was asked for, 0.30 can be asked for, both means agree
@@ -14,7 +15,9 @@ within 5 %, and the largest stage can be at most 0.8 of the best checkpointing. 
 the nested segments held; they were added since they are the stronger competitor.  Against those,
 stages that were asked for 0.30 are at 0.97 (ResNet-20) and 0.92 (MobileNetV2-like), so the last
 condition was moved to stages that are asked for less, in a second run; that one failed because the
-two means were 18 % apart, which was a defect of the hooks, mended before the third: this record.
+two means were 18 % apart, which was a defect of the hooks, mended before the third.  That one held;
+its stages were not quite the trainer's (the last layer and the head were two), which the fourth,
+this record, puts right.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ from dovetail.core.evidence import Evidence, environment
 from dovetail.parts.part import Part, build
 from dovetail.parts.zoo.mobilenet import InvertedResidual
 from dovetail.parts.zoo.resnet import Residual
+from dovetail.train.around import held
 from dovetail.train.budget import segments_within, stage_peak, stage_within
 from dovetail.train.checkpointing import Checkpointed, Span, a_block_at_a_time, links_of
 from dovetail.train.link_costs import Network
 from dovetail.train.memory import Work, peak_by_hooks, peak_by_operations
-from dovetail.train.memory_plan import stages_of
 from dovetail.train.options import Options
+from dovetail.train.stage_plan import stages_of
 
 NETWORKS = ("vgg13", "resnet20", "mobilenetv2")
 ASKED, STEP, MOST = 0.30, 0.05, 0.8
@@ -103,11 +107,10 @@ def stages(part: Part, full: int, asked: float) -> tuple[float, float, float, st
 
 
 def _stages(part: Part, full: int, asked: float) -> tuple[float, float, str]:
-    whole = sum(p.nbytes for p in part.module.parameters())
+    whole = held(part.module)
     peaks, apart = {}, []
     for stage in stages_of(part, 10):
-        held = (*stage.below.module.parameters(), *stage.layers.parameters())
-        beside = whole - sum(p.nbytes for p in held)
+        beside = whole - held(stage.below.module, stage.layers, stage.head)
         made, peak = stage_within(
             stage, int(asked * full), BATCH, F.cross_entropy, OPTIONS, beside=beside
         )

@@ -46,9 +46,9 @@ def triangle(length, wanted, place):
 
 
 @pytest.mark.parametrize("kind", ["float", "uint8"])
-@pytest.mark.parametrize("block", [4096, 7], ids=["one block", "many blocks"])
+@pytest.mark.parametrize("block", [1 << 20, 400], ids=["one block", "many blocks"])
 def test_mean_and_deviation_are_numpys_on_the_training_split(kind, block, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "_BLOCK_NUMBERS", block)
     x = images(60, 3, 5, 4) * torch.tensor([1.0, 0.5, 0.1])[:, None, None]
     if kind == "uint8":
         x = (x * 255).to(torch.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,6 +52,8 @@ def by_hand(loss, x, label):
 @ids
 @given(rows=st.lists(st.lists(st.floats(-6, 6), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_values_and_gradients_are_the_printed_ones(loss, rows):
+    if hasattr(loss, "straight"):
+        loss = replace(loss, straight=1e6)  # nothing is far out
     x = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
     labels = torch.arange(len(rows)) % 3
     hand = [by_hand(loss, row, int(label)) for row, label in zip(rows, labels, strict=True)]
@@ -89,10 +92,31 @@ def test_shares_of_one_are_class_indices(loss):
     torch.testing.assert_close(loss(x, labels), loss(x, hot))
 
 
+@pytest.mark.parametrize("loss", [SparseCrossEntropy(), NegativeCorrelation()], ids=str)
+def test_up_to_the_line_the_gradient_is_the_printed_one_and_beyond_it_stays(loss):
+    x = loss.far * torch.tensor([[0.5, 1.0, 1.5, 100.0]], dtype=torch.float64)
+    x.requires_grad_()
+    summed(loss)(x, torch.tensor([0])).backward()
+    torch.testing.assert_close(x.grad, loss.deltas(x.detach(), torch.tensor([0])))
+    offset = getattr(loss, "beta", 0.0)
+    assert x.grad[0, 1:].tolist() == pytest.approx([loss.straight * loss.targets[1] + offset] * 3)
+
+
+@ids
+def test_the_loss_has_no_step_where_the_line_begins(loss):
+    if not hasattr(loss, "far"):
+        return
+    for side in (1, -1) if isinstance(loss, NegativeCorrelation) else (1,):
+        edge = side * torch.tensor([[loss.far * (1 - 1e-9), 0.0], [loss.far * (1 + 1e-9), 0.0]])
+        labels = torch.zeros(1, dtype=torch.long)
+        inside, outside = (loss(row[None].double(), labels) for row in edge.double())
+        torch.testing.assert_close(inside, outside, rtol=1e-5, atol=1e-5)
+
+
 @ids
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_large_outputs_stay_finite(loss, dtype):
-    x = torch.tensor([[1e4, -1e4, 90.0], [-1e4, -1e4, -1e4]], dtype=dtype, requires_grad=True)
+    x = torch.tensor([[1e12, -1e12, 90.0], [-1e4, -1e4, -1e12]], dtype=dtype, requires_grad=True)
     value = loss(x, torch.tensor([1, 2]))
     value.backward()
     assert value.isfinite()

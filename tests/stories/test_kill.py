@@ -22,6 +22,13 @@ TRAIN = [
     *("--checkpoint-seconds", "0.02", "--name", "net", "--json"),
 ]
 
+BY_LAYERS = [
+    *("train", "digits", "--how", "layerwise", "--net", "mlp", "--set", "hidden=[32,32,16]"),
+    *("--set", "norm=batch", "--batch-size", "16", "--augment", "shift:1"),
+    *("--memory-budget", "0.9", "--forward-dropout", "0.3", "--backward-dropout", "0.3"),
+    *("--checkpoint-seconds", "0.02", "--name", "net", "--json"),
+]
+
 
 def sha256(folder):
     weights = folder / "shelf" / "net" / "1" / "model.safetensors"
@@ -75,8 +82,8 @@ def killed_after_a_while(folder, words, draw):
     return process.wait(PATIENCE) == -signal.SIGKILL
 
 
-def story(tmp_path, capsys, monkeypatch, kills, epochs, killed):
-    words = [*TRAIN, "--epochs", str(epochs)]
+def story(tmp_path, capsys, monkeypatch, kills, epochs, killed, words=TRAIN):
+    words = [*words, "--epochs", str(epochs)]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
@@ -99,6 +106,15 @@ def test_two_kills(tmp_path, capsys, monkeypatch):
     story(tmp_path, capsys, monkeypatch, 2, 6, killed_after_steps)
 
 
+def test_two_kills_layer_by_layer(tmp_path, capsys, monkeypatch):
+    story(tmp_path, capsys, monkeypatch, 2, 3, killed_after_steps, BY_LAYERS)
+
+
 @pytest.mark.slow
 def test_twenty_kills(tmp_path, capsys, monkeypatch):
     story(tmp_path, capsys, monkeypatch, 20, 100, killed_after_a_while)
+
+
+@pytest.mark.slow
+def test_twenty_kills_layer_by_layer(tmp_path, capsys, monkeypatch):
+    story(tmp_path, capsys, monkeypatch, 20, 40, killed_after_a_while, BY_LAYERS)

@@ -8,14 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dovetail.core.amounts import amount
 from dovetail.core.errors import TrainingError
 from dovetail.parts.part import build
 from dovetail.tasks.task import Task
 from dovetail.train.budget import bytes_of, stage_peak, stage_within
 from dovetail.train.end_to_end import end_to_end
+from dovetail.train.layerwise import layerwise
 from dovetail.train.memory import Work, peak_by_hooks, peak_by_operations
-from dovetail.train.memory_plan import BEST, FULL, LAYERS, MemoryPlan, PlannedWay, plan, stages_of
+from dovetail.train.memory_plan import BEST, FULL, LAYERS, MemoryPlan, PlannedWay, plan
 from dovetail.train.options import Options
+from dovetail.train.stage_plan import stages_of
 
 BATCH = torch.zeros(64, 3, 16, 16), torch.zeros(64, dtype=torch.long)
 
@@ -57,9 +60,7 @@ def test_with_room_a_stage_stays_as_it_is():
 
 def test_a_budget_that_no_stage_can_keep_names_the_floor_and_the_stage():
     stage = next(iter(stages_of(build("lenet5", size=16, channels=3), 10)))
-    with pytest.raises(
-        TrainingError, match=r"stage 'conv1.conv' .* within 1000 B.* still takes .*B"
-    ):
+    with pytest.raises(TrainingError, match=r"stage 'layer1' .* within 1000 B.* still takes .*B"):
         stage_within(stage, 1000, BATCH, F.cross_entropy, Options())
 
 
@@ -98,6 +99,10 @@ def test_a_plan_says_what_the_training_then_takes(task):
     assert made.budget == int(0.9 * by_name[FULL].bytes)
     assert by_name[BEST].bytes <= made.budget
     assert by_name[LAYERS].bytes == max(stage.bytes for stage in made.stages)
+    trained = layerwise(net, task, epochs=1, batch_size=32, memory_budget=0.9).record
+    assert [(s.name, s.bytes) for s in made.stages] == [
+        (s.name, s.peak_bytes) for s in trained.stages
+    ]
     assert made.take is not None
     assert made.take.bytes <= made.budget
     told = end_to_end(net, task, epochs=1, batch_size=32, memory_budget=0.9).record.settings
@@ -115,3 +120,24 @@ def test_which_way_a_plan_takes():
     none = MemoryPlan(**about, budget=200)
     assert none.take is None
     assert "takes least, 300 B" in none.verdict
+
+
+def test_where_no_stage_fits_plan_and_trainer_name_the_same_floor(task):
+    net = build("mlp", shape=(1, 4, 4), hidden=(16, 32, 16), classes=3)
+    made = plan(net, task, memory_budget=0.05)
+    with pytest.raises(TrainingError) as error:
+        layerwise(net, task, epochs=1, memory_budget=0.05)
+    assert made.take is None
+    largest = max(made.stages, key=lambda stage: stage.bytes)
+    assert f"stage {largest.name!r} cannot be trained" in str(error.value)
+    assert f"{amount(largest.bytes)}, which {largest.where!r} sets" in str(error.value)
+    assert f"{amount(largest.bytes)}, which {largest.where!r} sets" in made.verdict
+
+
+def test_a_plan_takes_the_loss_by_name_and_one_way_if_it_is_asked_for(task):
+    net = build("lenet5", channels=1, size=8, classes=3)
+    made = plan(net, padded(task, 8), loss="sparse-cross-entropy", by_layers=True, segment=2)
+    assert made.settings["loss"] == "sparse-cross-entropy"
+    assert [stage.name for stage in made.stages] == ["layers1-2", "layers3-4"]
+    assert made.take is not None
+    assert made.take.name == LAYERS

@@ -243,7 +243,9 @@ def with_validation_losses(monkeypatch, losses):
 
     given = iter(losses)
     module = sys.modules["dovetail.train.end_to_end"]
-    monkeypatch.setattr(module, "validation", lambda *_: lambda: {"validation loss": next(given)})
+    monkeypatch.setattr(
+        module, "validation", lambda *_, **__: lambda: {"validation loss": next(given)}
+    )
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,29 @@ def test_a_full_disk_is_one_clear_line(task, monkeypatch):
         dt.train.layerwise(net(), task, keep="disk", epochs=1)
 
 
+def test_a_disk_that_fills_up_later_loses_no_finished_stage(task, tmp_path, monkeypatch):
+    """The features of the third stage do not go in; with room the run goes on with that stage."""
+    call = {"epochs": 2, "keep": "disk", "checkpoint": tmp_path / "run.safetensors"}
+    whole = dt.train.layerwise(net(), task, **{**call, "checkpoint": None})
+    room = iter([10**9] * 4)  # of training and validation features of two stages
+
+    def usage(folder):
+        return type("Usage", (), {"free": next(room, 10)})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(features.shutil, "disk_usage", usage)
+        with pytest.raises(TrainingError, match="layers that were trained are kept"):
+            dt.train.layerwise(net(), task, **call)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run.layer1.safetensors",
+        "run.layer2.safetensors",
+    ]
+    trained = []
+    fit = dt.train.layerwise(net(), task, callbacks=(lambda m: trained.append(m.stage),), **call)
+    assert set(trained) == {"layer3"}
+    assert fit.part.digest == whole.part.digest
+
+
 def test_more_features_than_allowed_are_refused():
     part, x = dt.build("mlp", shape=(4,)), torch.zeros(100, 4)
     with pytest.raises(SettingsError, match="say keep_gib=1, or keep='none'"):
@@ -382,6 +405,41 @@ def test_a_network_that_cannot_be_cut(task):
         dt.train.layerwise(one, task, epochs=1)
 
 
+def test_a_forward_that_cannot_be_traced_is_said_to_be_one(task):
+    class Choosing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.a(x.flatten(1))
+            return self.b(x.relu() if x.sum() > 0 else x)
+
+    one = dt.adopt(Choosing(), example=torch.zeros(2, 1, 8, 8))
+    with pytest.raises(CutError, match=r"cannot be traced .*; use end_to_end, which takes a mem"):
+        dt.train.layerwise(one, task, epochs=1)
+
+
+def test_stages_tell_how_their_features_separate_the_classes(task):
+    fit = dt.train.layerwise(net(), task, epochs=2)
+    told = fit.record
+    rows = task.indices("validation")
+    assert {stage.examples for stage in told.stages} == {len(rows)}
+    for stage in told.stages:
+        assert 0 <= stage.distance <= 1
+        assert 0 <= stage.redundancy <= 1
+    front, _ = cut(fit.part, at="hidden3")
+    kept = outputs_of(front, task.inputs[rows])
+    last, labels = fit.record.stages[-1], task.targets[rows]
+    assert last.distance == pytest.approx(dt.lens.least_squares_distance(kept, labels), rel=1e-4)
+    assert last.redundancy == pytest.approx(dt.lens.k_redundancy(kept, labels, 10), abs=1e-9)
+    full = dt.train.end_to_end(net(), task, epochs=2).record
+    beside = fit.record.beside(full)
+    assert [other.name for other in beside.others] == ["all layers at once"]
+    assert beside.others[0].reached == full.final["validation accuracy"]
+    assert any("All layers at once" in str(block) for block in beside.view())
+
+
 def test_a_layer_without_weights_is_joined_to_the_next_and_said(task):
     fit = dt.train.layerwise(net(), task, at=["flatten", "hidden1", "hidden2"], epochs=1)
     assert fit.record.notes == ("flatten has no weights: joined to the layer behind it.",)
@@ -395,3 +453,44 @@ def test_regression_is_in_natural_units():
     fit = dt.train.layerwise(start, task, epochs=30, batch_size=16, lr=0.03)
     assert fit.record.final["validation r2"] > 0.9
     assert dt.evaluate(fit.part, task).measures["r2"] > 0.9
+
+
+# Losses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["sparse-cross-entropy", "negative-correlation"])
+def test_amplified_losses_train_within_a_budget(task, loss):
+    fit = dt.train.layerwise(conv_net(), task, epochs=4, lr=0.005, loss=loss, memory_budget=0.8)
+    assert fit.record.final["validation accuracy"] > 0.5  # chance is a third
+    assert all(stage.peak_bytes for stage in fit.record.stages)
+
+
+def test_a_loss_that_explodes_names_the_rate_that_was_asked_for(task):
+    def explodes(outputs, targets):
+        return outputs.sum() * torch.inf
+
+    first = nn.functional.cross_entropy
+
+    calls = []
+
+    def later(outputs, targets):
+        calls.append(len(outputs))
+        return explodes(outputs, targets) if len(calls) > 40 else first(outputs, targets)
+
+    with pytest.raises(TrainingError, match=r"\(lr=0.5, which is 0.4 in this stage\)"):
+        dt.train.layerwise(net(), task, epochs=4, lr=0.5, loss=later)
+
+
+def test_where_there_are_no_targets_a_loss_is_refused(task):
+    with pytest.raises(SettingsError, match="has no targets; leave it out"):
+        dt.train.self_supervised(conv_net(), task, loss="squared-error")
+
+
+def test_heads_of_compatible_networks_and_of_modules_take_a_loss(task):
+    modular = dt.train.modular(net(), task, epochs=1, loss="squared-error")
+    assert modular.record.settings["loss"] == "squared-error"
+    nets = [conv_net(), conv_net()]
+    losses = ("squared-error", None)
+    fits = [dt.train.compatible(nets, [task, task], epochs=1, loss=loss) for loss in losses]
+    assert [fit.record.settings["loss"] for fit in fits] == ["squared-error", "cross_entropy"]
+    assert fits[0].networks[0].digest != fits[1].networks[0].digest

@@ -246,7 +246,7 @@ def test_few_labels_and_enough_steps(task, net):
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse", "hinge", F.cross_entropy])
 def test_losses_of_the_head(task, net, loss):
-    fit = modular(net, task, epochs=5, batch_size=16, head_loss=loss)
+    fit = modular(net, task, epochs=5, batch_size=16, loss=loss)
     assert evaluate(fit.part, task).accuracy > 0.9
 
 

@@ -29,7 +29,7 @@ class Residual(nn.Module):
         (None, {"at": "hiden1"}, CutError, "no cut point 'hiden1'"),
         (None, {"at": []}, CutError, "names no point"),
         (None, {"at": "head"}, TrainingError, "no weight to train"),
-        (None, {"head_loss": "mae"}, SettingsError, "unknown head_loss 'mae'"),
+        (None, {"loss": "mae"}, SettingsError, "unknown loss 'mae'"),
         (None, {"head_epochs": 0}, SettingsError, "head_epochs must be at least 1"),
         (
             None,

@@ -57,7 +57,7 @@ def run(task):
             net,
             task,
             objective=Watched(fuse),
-            head_loss=loss,
+            loss=loss,
             at=["hidden1", "hidden2"],
             **given,
         )

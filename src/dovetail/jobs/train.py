@@ -104,8 +104,9 @@ def _train_one(
     options = _packing(options)
     network = _network(frame, way, task, starts, net, args)
     if options.pop("plan", False):
-        planned = _partitions if way.settings is Partitioned else _planned
-        return planned(network, task, frame.seed, options)
+        if way.settings is Partitioned:
+            return _partitions(network, task, frame.seed, options)
+        return _planned(network, task, frame.seed, way.name == "layerwise", options)
     stem = name_of(starts[0]) if starts else net or (OF_VECTORS if way.builds else _usual(task))
     by = "" if way.labels else f"-{options.get('by', way.settings.declared['by'].default)}"
     endings = [".module1"] * bool(modules) + [".epoch0000"] * (keep_epochs is not None)
@@ -129,10 +130,20 @@ def _train_one(
     return _shelved(frame, task, fit, test, pieces | _epochs(snapshots, fit.part), usual)
 
 
-def _planned(network: Part, task: Task, seed: int, options: dict[str, Any]) -> Outcome:
+_MATTER = (
+    *("memory_budget", "loss", "batch_size", "optimiser", "momentum", "patience", "device", "at"),
+    *("segment", "overlap", "order", "keep", "grow", "forward_dropout", "backward_dropout"),
+    *("decision_convs", "decision_channels", "decision_pool"),
+)
+"""What a plan asks of the settings; the others change nothing in it."""
+
+
+def _planned(
+    network: Part, task: Task, seed: int, by_layers: bool, options: dict[str, Any]
+) -> Outcome:
     """What a step would take, each way; nothing is trained."""
-    matter = ("memory_budget", "batch_size", "optimiser", "momentum", "device")
-    made = plan(network, task, seed=seed, **{k: v for k, v in options.items() if k in matter})
+    said = {name: value for name, value in options.items() if name in _MATTER}
+    made = plan(network, task, seed=seed, by_layers=by_layers, **said)
     take = made.take
     facts = {
         "take": None if take is None else take.name,

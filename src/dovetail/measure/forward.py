@@ -26,20 +26,23 @@ def outputs_of(
     *,
     batch_size: int = 512,
     each: Callable[[Tensor], Tensor] = lambda output: output,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """``each(part(x))`` for all inputs ``[n, ...]``, in evaluation mode, gathered on the CPU.
 
     The part runs where its weights are; its mode is as before afterwards.  ``each`` shrinks a
     batch of outputs before it is kept.  Where a batch's own statistics are used, batches are of
     like size, at most ``batch_size``: an example left to itself would have none.  Elsewhere large
-    images come in smaller batches (:data:`_BATCH_BYTES`).
+    images come in smaller batches (:data:`_BATCH_BYTES`).  ``rows`` are those of the inputs to use,
+    without a copy of them all.
 
     >>> outputs_of(Part(torch.nn.Flatten()), torch.ones(3, 2, 2)).shape
     torch.Size([3, 4])
     """
     if batch_size < 1:
         raise SettingsError(f"batch_size must be at least 1, got {batch_size}")
-    if inputs.ndim == 0 or len(inputs) == 0:
+    count = 0 if inputs.ndim == 0 else len(inputs) if rows is None else len(rows)
+    if count == 0:
         raise TaskError("there are no inputs to run")
     if len(part.contract.takes) != 1:
         raise ContractError(
@@ -47,30 +50,71 @@ def outputs_of(
             "join it to its other half first"
         )
     if uses_batch_statistics(part.module):
-        batch_size = math.ceil(len(inputs) / math.ceil(len(inputs) / batch_size))
+        batch_size = math.ceil(count / math.ceil(count / batch_size))
     else:
         batch_size = min(batch_size, _at_once(part, inputs))
-    pieces = []
+    gathered = _Gathered(count)
     with evaluating(part.module):
-        for start in range(0, len(inputs), batch_size):
-            x = prepare(inputs[start : start + batch_size], part.contract).to(part.device)
-            try:
-                output = part(_in_type_of(part, x))
-            except ContractError:  # our own modules say what to do themselves
-                raise
-            except (RuntimeError, ValueError) as error:
+        for start in range(0, count, batch_size):
+            here = slice(start, start + batch_size)
+            raw = inputs[here] if rows is None else inputs.index_select(0, rows[here])
+            gathered.add(each(_output(part, raw)).cpu())
+    return gathered.whole()
+
+
+def _output(part: Part, raw: Tensor) -> Tensor:
+    """What a part gives for raw inputs, one tensor."""
+    x = prepare(raw, part.contract).to(part.device)
+    try:
+        output = part(_in_type_of(part, x))
+    except ContractError:  # our own modules say what to do themselves
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise ContractError(
+            f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: "
+            f"{first_line(error)}"
+        ) from None
+    if not isinstance(output, Tensor):
+        several = len(output) if isinstance(output, tuple | list) else "no"
+        raise ContractError(
+            f"{part.described!r} gives {several} tensors, not one; join it to its other half first"
+        )
+    return output
+
+
+class _Gathered:
+    """Batches put one behind the other, where there is room for all of them from the start.
+
+    >>> both = _Gathered(3)
+    >>> both.add(torch.ones(2, 1)), both.add(torch.zeros(1, 1))
+    (None, None)
+    >>> both.whole().tolist()
+    [[1.0], [1.0], [0.0]]
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._done = count, 0
+        self._made: Tensor | None = None
+
+    def add(self, batch: Tensor) -> None:
+        """The next batch, ``[b, ...]``."""
+        if self._made is None:
+            alone = len(batch) == self._count
+            self._made = batch if alone else batch.new_empty((self._count, *batch.shape[1:]))
+        if self._made is not batch:
+            if batch.shape[1:] != self._made.shape[1:]:
                 raise ContractError(
-                    f"{part.described!r} does not take inputs of shape {tuple(x.shape)}: "
-                    f"{first_line(error)}"
-                ) from None
-            if not isinstance(output, Tensor):
-                several = len(output) if isinstance(output, tuple | list) else "no"
-                raise ContractError(
-                    f"{part.described!r} gives {several} tensors, not one; "
-                    "join it to its other half first"
+                    f"one batch gives {shown_shape(tuple(self._made.shape[1:]))}, another "
+                    f"{shown_shape(tuple(batch.shape[1:]))}; outputs need one shape"
                 )
-            pieces.append(each(output).cpu())
-    return torch.cat(pieces)
+            self._made[self._done : self._done + len(batch)] = batch
+        self._done += len(batch)
+
+    def whole(self) -> Tensor:
+        """All batches, ``[count, ...]``."""
+        if self._made is None:
+            raise AssertionError("there was no batch")
+        return self._made
 
 
 _BATCH_BYTES = 3 << 19
@@ -100,7 +144,8 @@ def _in_type_of(part: Part, x: Tensor) -> Tensor:
 REFUSED = (RuntimeError, ValueError, TypeError)
 """How modules refuse tensors that do not suit them; our own ContractError is a ValueError."""
 
-_BLOCK = 4096  # rows summed at once, so that a large uint8 task never becomes a float copy
+_BLOCK_NUMBERS = 1 << 14
+"""Summed at once, or a 64th of a task, so that neither is it copied nor much held for its mean."""
 
 
 def preprocess_for(task: Task) -> Preprocess:
@@ -113,7 +158,7 @@ def preprocess_for(task: Task) -> Preprocess:
     """
     mean = _mean_over_train(task, lambda x: x)
     # Twice over the data: the mean of squares less the square of the mean would cancel.
-    std = _mean_over_train(task, lambda x: (x - mean).square()).sqrt()
+    std = _mean_over_train(task, lambda x: (x - mean).square_()).sqrt()
     std[std <= 1e-8 * mean.abs()] = 1.0  # a constant channel carries nothing; leave it at zero
     shape = task.input_shape
     image = len(shape) == 3
@@ -129,12 +174,19 @@ def _mean_over_train(task: Task, value: Callable[[Tensor], Tensor]) -> Tensor:
     """The mean of ``value(x)`` a channel or feature, for rows ``x`` of the last axis."""
     rows = task.indices("train")
     total, count = torch.zeros(task.input_shape[0], dtype=torch.float64), 0
-    for start in range(0, len(rows), _BLOCK):
-        block = as_float(task.inputs[rows[start : start + _BLOCK]]).double()
-        flat = block.movedim(1, -1).reshape(-1, block.shape[1])
+    of_one = max(1, math.prod(task.input_shape))
+    block = max(1, min(_BLOCK_NUMBERS, max(1024, len(rows) * of_one // 64)) // of_one)
+    for start in range(0, len(rows), block):
+        flat = _flat(task.inputs, rows[start : start + block])
         total += value(flat).sum(0)
         count += len(flat)
     return total / count
+
+
+def _flat(inputs: Tensor, rows: Tensor) -> Tensor:
+    """These rows in float64, channels or features last; nothing but the result stays."""
+    x = as_float(inputs.index_select(0, rows)).double()
+    return x.movedim(1, -1).reshape(-1, x.shape[1])
 
 
 def refuse_other_inputs(task: Task, contract: Contract) -> None:
@@ -196,4 +248,4 @@ def _apply(how: Preprocess, x: Tensor) -> Tensor:
     axes = (1, -1) + (1,) * (x.ndim - 2)
     middle = (mean / how.scale).to(x.device).reshape(axes)
     factor = (how.scale / std).to(x.device).reshape(axes)
-    return (x - middle) * factor  # in this order a large mean costs no digits
+    return (x - middle).mul_(factor)  # in this order a large mean costs no digits

@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dovetail.core.errors import SettingsError, TaskError
 
@@ -109,6 +110,9 @@ class _Amplified:
             )
         counted = targets != self.ignore
         known = targets.masked_fill(~counted, 0)
+        if not _has_values(targets):  # a step that is measured before it is taken
+            hot = torch.zeros_like(x).scatter(1, known.unsqueeze(1), 1.0)
+            return low + (high - low) * hot, counted.to(x)
         if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < x.shape[1]:
             raise TaskError(f"a class index is not one of 0 to {x.shape[1] - 1}")
         hot = F.one_hot(known, x.shape[1]).movedim(-1, 1).to(x)
@@ -116,12 +120,38 @@ class _Amplified:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseCrossEntropy(_Amplified):
+class _Straightened(_Amplified):
+    """What is too steep far out.
+
+    Attributes:
+        straight: Where :math:`|y|` is so many times the upper target, the loss goes on as a
+            straight line: one wild output cannot throw all weights about.
+    """
+
+    straight: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 < self.straight < math.inf:
+            raise SettingsError(f"straight must be above 1, got {self.straight}")
+
+    @property
+    def _steepest(self) -> float:
+        """The largest output that a target is compared with."""
+        return self.straight * max(abs(self.targets[0]), abs(self.targets[1]))
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseCrossEntropy(_Straightened):
     r"""Exponential amplification: :math:`\sum_k |y_k| - t_k \ln y_k` with :math:`y = \alpha e^x`.
 
-    The gradient is :math:`y - t`.  Beyond :math:`x_m`, a quarter of the way to where the exponent
-    leaves the type (22 in float32; a target of 16 lies at 5), the loss goes on as a straight line,
-    so that one wild output makes no infinity.
+    The gradient is :math:`y - t`, exactly, up to :math:`x_m`, where :math:`y` is ``straight`` times
+    the upper target (a target of 16 lies at 5.1, twice as much at 5.8).  Beyond it the loss
+    goes on as a straight line.
 
     >>> loss, x = SparseCrossEntropy(reduction="sum"), torch.zeros(1, 3, requires_grad=True)
     >>> loss(x, torch.tensor([2])).backward(); x.grad
@@ -140,31 +170,32 @@ class SparseCrossEntropy(_Amplified):
         if self.targets[0] < 0:
             raise SettingsError(f"an exponential is never negative, got targets {self.targets}")
 
+    @property
+    def far(self) -> float:
+        r""":math:`x_m`, from where on the loss is a straight line."""
+        return math.log(self._steepest / self.alpha)
+
     def activation(self, outputs: Tensor) -> Tensor:
         r""":math:`\alpha e^x`, and as much as at :math:`x_m` beyond it."""
-        return self.alpha * outputs.clamp(max=_far(outputs)).exp()
+        return self.alpha * outputs.clamp(max=self.far).exp()
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         r"""Class probabilities along axis 1, :math:`y / \sum y`: the softmax of the outputs."""
         return outputs.softmax(1)
 
     def _each(self, x: Tensor, values: Tensor) -> Tensor:
-        y = self.activation(x)
-        beyond = (x - _far(x)).clamp(min=0)
-        return y + y.detach() * beyond - values * (math.log(self.alpha) + x)
-
-
-def _far(x: Tensor) -> float:
-    """Where the exponential goes on as a line: the fourth power of it is still a number."""
-    kind = x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
-    return math.log(torch.finfo(kind).max) / 4
+        near = x.clamp(max=self.far)
+        y = self.alpha * near.exp()
+        return y + y.detach() * (x - near) - values * (math.log(self.alpha) + x)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NegativeCorrelation(_Amplified):
+class NegativeCorrelation(_Straightened):
     r"""Cubic amplification: :math:`\sum_k \frac14\alpha x_k^4 + \beta x_k - t_k x_k`.
 
-    The gradient is :math:`\alpha x^3 + \beta - t`: flat around zero, steep far out on both sides.
+    The gradient is :math:`\alpha x^3 + \beta - t`: flat around zero, steep far out on both
+    sides.  From where :math:`\alpha|x|^3` is ``straight`` times the upper target (at 27) the loss
+    goes on as a straight line.
 
     >>> loss = NegativeCorrelation(reduction="sum")
     >>> x = torch.tensor([[0.0, 10.0]], requires_grad=True)
@@ -183,13 +214,20 @@ class NegativeCorrelation(_Amplified):
                 f"alpha must be above 0 and beta at least 0, got {self.alpha} and {self.beta}"
             )
 
+    @property
+    def far(self) -> float:
+        r""":math:`x_m`, from where on, on both sides, the loss is a straight line."""
+        return float((self._steepest / self.alpha) ** (1 / 3))
+
     def activation(self, outputs: Tensor) -> Tensor:
-        r""":math:`\alpha x^3 + \beta`."""
-        return self.alpha * outputs**3 + self.beta
+        r""":math:`\alpha x^3 + \beta`, and as much as at :math:`\pm x_m` beyond it."""
+        return self.alpha * outputs.clamp(-self.far, self.far) ** 3 + self.beta
 
     def _each(self, x: Tensor, values: Tensor) -> Tensor:
-        square = x * x
-        return self.alpha / 4 * square * square + (self.beta - values) * x
+        near = x.clamp(-self.far, self.far)
+        cube = near * near * near
+        line = self.alpha * cube.detach() * (x - near)
+        return self.alpha / 4 * cube * near + line + (self.beta - values) * x
 
 
 @dataclass(frozen=True, kw_only=True)

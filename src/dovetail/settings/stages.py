@@ -82,9 +82,12 @@ class Layerwise(Steps):
     )
     memory_budget: str | float | int | None = setting(
         None,
-        "the most that a step of a stage may hold: a share of plain training (0.3, 30%), or bytes "
+        "the most that the training may hold: a share of a plain step (0.3, 30%), or bytes "
         "(400MB); decision blocks, batches and activations are made smaller until it does",
         metavar="SIZE",
+    )
+    plan: bool = setting(
+        False, "say what a step takes in memory and time, a stage and each other way; then stop"
     )
 
 

@@ -34,7 +34,7 @@ class EndToEnd(Steps):
     )
     memory_budget: str | float | int | None = setting(
         None,
-        "the most that a step may hold: a share of what it takes without (0.5, 50%), or bytes "
+        "the most that the training may hold: a share of a step without (0.5, 50%), or bytes "
         "(400MB); activations are computed twice as need be, the outcome is the same",
         metavar="SIZE",
     )
@@ -74,7 +74,7 @@ class Modular(Steps):
     labels_per_class: int | None = setting(
         None, "labelled examples a class for the output module (default: all)", metavar="K"
     )
-    head_loss: str = setting("cross-entropy", "of the output module", choices=LOSS_NAMES)
+    loss: str = setting("cross-entropy", "of the output module", choices=LOSS_NAMES)
     head_epochs: int | None = setting(None, "epochs of the output module", least=1)
     supervision: str = setting("labels", "what the body is told", choices=("labels", "pairs"))
     pairs: int | None = setting(None, "how many pairs (default: as many as examples)", metavar="N")
@@ -115,6 +115,12 @@ class Compatible(Steps):
         "cut here; repeated, a point for each task (default: before the last layer)",
         metavar="POINT",
         many="append",
+    )
+    loss: str | None = setting(
+        None,
+        "of each network's own head (default: cross-entropy)",
+        choices=LOSS_NAMES,
+        metavar="LOSS",
     )
     pretext: str = setting("rotation", "of rp", choices=PRETEXTS)
     channels: int | None = setting(

@@ -19,7 +19,7 @@ from dovetail.parts.norms import has_batch_norm
 from dovetail.train.checkpointing import Checkpointed, Span, a_block_at_a_time, links_of
 from dovetail.train.decision import Decision
 from dovetail.train.link_costs import Network, link_costs
-from dovetail.train.memory import Peak, Work, peak_by_operations
+from dovetail.train.memory import AT_REST, Moments, Peak, Work, peak_by_operations
 from dovetail.train.options import Options
 from dovetail.train.segments import cheapest, lowest
 from dovetail.train.stages import Stage
@@ -168,7 +168,12 @@ class _Whole(nn.Module):
 
 
 def stage_work(
-    stage: Stage, batch: tuple[Tensor, Tensor], loss: Loss, options: Options, beside: int = 0
+    stage: Stage,
+    batch: tuple[Tensor, Tensor],
+    loss: Loss,
+    options: Options,
+    beside: int = 0,
+    moments: Moments = AT_REST,
 ) -> Work:
     """A step of a stage from prepared inputs and targets: feed, forward, backward."""
     whole = _Whole(stage.below.module, stage.build())
@@ -183,7 +188,7 @@ def stage_work(
 
         return step
 
-    return Work(whole, step_of, batch, options, whole.network, beside)
+    return Work(whole, step_of, batch, options, whole.network, beside, *moments)
 
 
 def stage_peak(
@@ -192,6 +197,7 @@ def stage_peak(
     loss: Loss,
     options: Options,
     beside: int = 0,
+    moments: Moments = AT_REST,
     by: Callable[[Work], Peak] = peak_by_operations,
 ) -> Peak:
     """The peak of one step of a stage, with the frozen layers that feed it.
@@ -202,9 +208,10 @@ def stage_peak(
         loss: Of outputs and targets.
         options: Which optimiser.
         beside: Bytes that others hold, such as the layers above.
+        moments: What comes between steps.
         by: Which means.
     """
-    return by(stage_work(stage, batch, loss, options, beside))
+    return by(stage_work(stage, batch, loss, options, beside, moments))
 
 
 def stage_within(
@@ -215,6 +222,7 @@ def stage_within(
     options: Options,
     *,
     beside: int = 0,
+    moments: Moments = AT_REST,
 ) -> tuple[Stage, Peak]:
     """The stage, made as small as need be for its measured peak to be within ``budget`` bytes.
 
@@ -226,29 +234,61 @@ def stage_within(
     Raises:
         TrainingError: Where none is small enough; it names the least, and the layer that sets it.
     """
-    least: Peak | None = None
+    made, peak = smaller(stage, budget, batch, loss, options, beside=beside, moments=moments)
+    if peak.bytes > budget:
+        raise TrainingError(floor_words(made, peak, budget))
+    return made, peak
+
+
+def smaller(
+    stage: Stage,
+    budget: int,
+    batch: tuple[Tensor, Tensor],
+    loss: Loss,
+    options: Options,
+    *,
+    beside: int = 0,
+    moments: Moments = AT_REST,
+) -> tuple[Stage, Peak]:
+    """As :func:`stage_within`, but where none is small enough, the smallest that there is."""
+    least: tuple[Stage, Peak] | None = None
     for pieces, again in _ways(has_batch_norm(stage.layers), len(batch[0])):
         sizes = [
             replace(stage, micro=pieces, checkpoint=again, decision=size)
             for size in _smaller(stage.decision, stage.shape)
         ]
-        peak = stage_peak(sizes[-1], batch, loss, options, beside)
-        if least is None or peak.bytes < least.bytes:
-            least = peak
+        peak = stage_peak(sizes[-1], batch, loss, options, beside, moments)
+        if least is None or peak.bytes < least[1].bytes:
+            least = sizes[-1], peak
         if peak.bytes > budget:
             continue
         for candidate in sizes[:-1]:
-            larger = stage_peak(candidate, batch, loss, options, beside)
+            larger = stage_peak(candidate, batch, loss, options, beside, moments)
             if larger.bytes <= budget:
                 return candidate, larger
         return sizes[-1], peak
     assert least is not None
-    where = least.where.removeprefix("network.").removeprefix("below.")
-    raise TrainingError(
+    return least
+
+
+def floor_words(stage: Stage, least: Peak, budget: int, *, features: bool = False) -> str:
+    """Why a stage cannot be trained within a budget; ``features`` are kept in memory."""
+    kept = f" (kept features included: say {argument('keep', 'none')})" if features else ""
+    return (
         f"stage {stage.name!r} cannot be trained within {amount(budget)}: with the smallest "
         f"decision block, a batch in pieces and activations run again it still takes "
-        f"{amount(least.bytes)}, which {where!r} sets; {_remedy(least)}"
+        f"{amount(least.bytes)}{kept}, which {layer_words(least, stage)!r} sets; {_remedy(least)}"
     )
+
+
+def layer_words(peak: Peak, stage: Stage) -> str:
+    """The layer that sets a stage's peak, by its name in the network."""
+    where = peak.where.removeprefix("network.").removeprefix("below.")
+    if where.startswith("decision"):
+        return "the head" if stage.decision is None else "the decision block"
+    if where.startswith("layers."):  # of a stage, counted
+        return ".".join(where.split(".")[2:]) or where
+    return where or "the loss"
 
 
 def _ways(normed: bool, examples: int) -> Iterator[tuple[int, bool]]:

@@ -50,8 +50,9 @@ from dovetail.train.group_parts import (
     shared_heads,
     start_alike,
 )
-from dovetail.train.options import LoopOptions
+from dovetail.train.options import LoopOptions, named
 from dovetail.train.self_supervised import refuse_other_images
+from dovetail.train.supervision import Loss, loss_for, loss_words
 
 WAYS = {
     "dcc": "a shared head that tells the common classes apart",
@@ -67,6 +68,7 @@ def compatible(
     *,
     by: Sequence[str] = Compatible.by,
     scheme: str = Compatible.scheme,
+    loss: str | Loss | None = None,
     at: At = None,
     pretext: str | Pretext = Compatible.pretext,
     auxiliaries: Mapping[str, Part] | None = None,
@@ -89,6 +91,8 @@ def compatible(
         tasks: As many, with classes.
         by: Any of ``"dcc"``, ``"rp"``, ``"iiw"``; none trains the networks independently.
         scheme: ``"joint"`` or ``"incremental"``.
+        loss: Of each network's own head, as of :func:`~dovetail.train.end_to_end`; shared heads
+            have a cross-entropy.
         at: Where to cut: one point for all, or one for each; by default before the output layer.
             Earlier cuts fit better.
         pretext: For ``"rp"``: ``"rotation"``, ``"jigsaw"``, ``"views"``, or one's own.
@@ -128,6 +132,7 @@ def compatible(
     course = Course("compatible", taught, options, augment=augment, filter=filter, seed=seed)
     Compatible.check({"scheme": scheme})
     by = _ordered(by, starts, taught)
+    own, course.identity["own_loss"] = loss_for(loss, taught[0]), loss and named(loss)
     asked, shares = pretext_named(pretext), _shares(weights, unit_weight)
     names = numbered(task.name for task in taught)
     wholes = [
@@ -168,6 +173,7 @@ def compatible(
     course.settings |= {
         "by": list(by),
         "scheme": scheme,
+        "loss": loss_words(loss, taught[0]),
         "at": [network.at for network in networks],
         "pretext": asked.described() if "rp" in by else None,
         "common": list(told_apart),
@@ -190,6 +196,7 @@ def compatible(
             [replace(a, frozen=a.frozen or number > 0) for a in heads],
             conflicts=project_conflicts,
             unit_weight=unit_weight,
+            loss=own,
         )
         rows = group.train_on(
             course,

@@ -18,17 +18,20 @@ from dovetail.parts.part import Part, as_part
 from dovetail.settings.train import EndToEnd
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
-from dovetail.train.budget import Budget, segments_within
+from dovetail.train.around import AT_ONCE, bytes_in, run_within
+from dovetail.train.budget import Budget
+from dovetail.train.features import NOWHERE, Keeping
 from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, Training
 from dovetail.train.frame import Course, Step, try_once
-from dovetail.train.link_costs import Network, link_seconds
-from dovetail.train.memory import Work
+from dovetail.train.link_costs import Network
 from dovetail.train.options import LoopOptions, named
 from dovetail.train.sifting import Sight
 from dovetail.train.supervision import (
     NATURAL,
+    Batches,
     Loss,
+    Prepared,
     labelled_batches,
     loss_for,
     loss_words,
@@ -67,10 +70,10 @@ def end_to_end(
             :class:`~dovetail.train.filtering.Filter`.
         preprocess: Default: the part's own, else standardisation by the training split.
         seed: Order of batches, augmentation, dropout.
-        memory_budget: The most that a step may hold (see :mod:`dovetail.train.memory`): a float up
-            to 1.0 is a share of what it takes without a budget, a whole number or ``"400MB"`` is
-            bytes.  As many activations as need be are computed twice instead of kept; the trained
-            weights are the same to the last bit.
+        memory_budget: The most that the training may hold (see :mod:`dovetail.train.memory`): a
+            float up to 1.0 is a share of what a step takes without a budget, a whole number or
+            ``"400MB"`` is bytes.  As many activations as need be are computed twice instead of
+            kept; the trained weights are the same to the last bit.
         average_every: Under ``torchrun``, with a process group: each process trains on its share of
             the rows, and after so many steps (and each epoch) all go on from the mean of their
             weights, exchanged as packed bytes.  One process alone trains as always.
@@ -119,9 +122,12 @@ def end_to_end(
             "packing": together.averaging.record().settings["packing"],
             "error_feedback": error_feedback,
         }
-    batches = labelled_batches(
-        part.contract, task, course.augment, course.options.batch_size, mine, rows_of_mine
-    )
+
+    def batches_kept(keeping: Keeping | None) -> Batches | Prepared:
+        size = course.options.batch_size
+        return labelled_batches(
+            part.contract, task, course.augment, size, mine, rows_of_mine, keeping
+        )
 
     def descended(outputs: Tensor, targets: Tensor) -> Tensor:
         return own(outputs, scale.standard(targets))
@@ -131,20 +137,30 @@ def end_to_end(
 
     front = _front(part) if course.filter is not None else None
     sight = Sight(part.module, descended, front, flat=front is None)
-    sifted = course.sifted(batches, task.targets.index_select(0, rows_of_mine), sight)
 
-    segments = None
+    within = None
     if memory_budget is not None:
         course.settings["memory_budget"] = read_budget(memory_budget)
-        batch = next(iter(batches.epoch(0)))
-        seconds = link_seconds(part.module, batch[0].to(course.device))
-        work = Work(part.module, step_with, batch, course.options)
-        segments = segments_within(work, step_with, memory_budget, seconds)
+        beside = 0 if together is None else bytes_in(together.averaging.state_dict())
+        within = run_within(
+            part.module,
+            step_with,
+            batches_kept(NOWHERE),
+            task,
+            own,
+            course.options,
+            memory_budget,
+            beside,
+        )
+    keeping = None if within is None else Keeping(limit=within.room)
+    segments = None if within is None else within.segments
     rows = course.run(
         part.module,
-        sifted,
+        course.sifted(batches_kept(keeping), task.targets.index_select(0, rows_of_mine), sight),
         step_with(part.module if segments is None else segments.network(part.module)),
-        validate=validation(part, task, own, scale),
+        validate=validation(
+            part, task, own, scale, at_once=AT_ONCE if within is None else within.at_once
+        ),
         seed=mine,
         together=together,
     )

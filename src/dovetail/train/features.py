@@ -24,7 +24,6 @@ from dovetail.parts.norms import uses_batch_statistics
 from dovetail.parts.part import Part
 
 GIB = 1 << 30
-_ROWS = 1024  # that go through the layers and into the file at a time
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Keeping:
             in memory.
         limit: In bytes.
         folder: Where the file is; by default where the system has its temporary files.
+        at_once: How many examples go through the layers at a time, at most.
 
     >>> from dovetail.parts.part import Part
     >>> whole = Part(torch.nn.Flatten())
@@ -49,6 +49,7 @@ class Keeping:
     keep: str = "auto"
     limit: int = GIB
     folder: str | Path | None = None
+    at_once: int = 512
 
     def kept(self, before: Part, inputs: Tensor, rows: Tensor) -> Tensor | None:
         """What ``before`` gives for these rows of the inputs, ``[rows, ...]``; none if not kept."""
@@ -63,7 +64,7 @@ class Keeping:
             )
         one = outputs_of(before, inputs.index_select(0, rows[:1]))
         size = one.numel() * one.element_size() * len(rows)
-        if size > self.limit:
+        if size + 8 * len(rows) > self.limit:  # a target goes with each row
             if self.keep == "auto":
                 return None
             raise SettingsError(
@@ -73,7 +74,7 @@ class Keeping:
             )
         if self.keep == "disk":
             return self._on_disk(before, inputs, rows, one, size)
-        return outputs_of(before, inputs.index_select(0, rows))
+        return outputs_of(before, inputs, rows=rows, batch_size=self.at_once)
 
     def _on_disk(
         self, before: Part, inputs: Tensor, rows: Tensor, one: Tensor, size: int
@@ -84,8 +85,8 @@ class Keeping:
             if (free := shutil.disk_usage(folder).free) < size:
                 raise OSError(f"{free / GIB:.3g} GiB are free there")
             with tempfile.TemporaryFile(dir=folder, prefix=".dovetail-features-") as file:
-                for some in torch.split(rows, _ROWS):
-                    part = outputs_of(before, inputs.index_select(0, some))
+                for some in torch.split(rows, self.at_once):
+                    part = outputs_of(before, inputs, rows=some)
                     file.write(part.contiguous().numpy().data)
                 file.flush()
                 shape = (len(rows), *one.shape[1:])
@@ -98,3 +99,7 @@ class Keeping:
                 f"if there is a checkpoint"
             ) from error
         return torch.from_numpy(mapped)
+
+
+NOWHERE = Keeping("none")
+"""Everything is computed as it is asked for."""

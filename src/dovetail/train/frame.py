@@ -73,6 +73,11 @@ class Course:
         filter: str | Filter | None = None,
         seed: int = 0,
     ) -> None:
+        if "loss" in options:
+            raise SettingsError(
+                f"{argument('loss')} is of outputs and targets, and {argument('how', how)} has no "
+                "targets; leave it out"
+            )
         self.options, self.seed = Options(**options), seed
         self.augment = Augment.parse(augment) if isinstance(augment, str) else augment
         self.device = choose_device(self.options.device)
@@ -236,6 +241,7 @@ class Course:
         label = self.tasks[0].name if label is None else label
         rows = turns.go(until, batches=batches, validate=validate, label=label, keep=keep)
         if until is not None and until < options.epochs:
+            turns.rest()
             self._turns[stage] = turns
         module.zero_grad(set_to_none=True)
         module.eval()

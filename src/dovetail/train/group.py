@@ -44,7 +44,7 @@ from dovetail.train.fit import WATCHED, Row
 from dovetail.train.frame import Course, Rows
 from dovetail.train.loop import EpochSource
 from dovetail.train.self_supervised import answered
-from dovetail.train.supervision import labelled_batches, validation
+from dovetail.train.supervision import Loss, labelled_batches, validation
 
 _CHECKED = 1000
 """So many validation images tell well enough how an auxiliary head gets on."""
@@ -92,6 +92,7 @@ class Group(nn.Module):
         auxiliaries: The heads that they share.
         conflicts: Project what is opposed out of the gradients of the losses, before their sum.
         unit_weight: Weight of a loss that draws features to unit length, ``(|f(x)| - 1)²``.
+        loss: Of the members' own heads.
     """
 
     def __init__(
@@ -101,10 +102,11 @@ class Group(nn.Module):
         *,
         conflicts: bool = False,
         unit_weight: float = 0.0,
+        loss: Loss = F.cross_entropy,
     ) -> None:
         super().__init__()
         self.members, self.auxiliaries = tuple(members), tuple(auxiliaries)
-        self.conflicts, self.unit_weight = conflicts, unit_weight
+        self.conflicts, self.unit_weight, self._loss = conflicts, unit_weight, loss
         self.fronts = nn.ModuleList(member.front.module for member in members)
         self.heads = nn.ModuleList(
             nn.Identity() if member.head is None else member.head.module for member in members
@@ -133,7 +135,7 @@ class Group(nn.Module):
         features = front(inputs)
         each: dict[str, Tensor] = {}
         if member.head is not None:
-            each["own"] = F.cross_entropy(self.heads[place](features), targets)
+            each["own"] = self._loss(self.heads[place](features), targets)
         if self.unit_weight:
             lengths = features.flatten(1).norm(dim=1)
             each["unit"] = self.unit_weight * (lengths - 1).square().mean()
@@ -243,7 +245,7 @@ class Group(nn.Module):
         """A loss and an accuracy of one member with its own head, and with each shared one."""
         member, row = self.members[place], {}
         if member.head is not None:
-            own = validation(_chained(member, member.head.module), task, F.cross_entropy)
+            own = validation(_chained(member, member.head.module), task, self._loss)
             row = {f"{member.name} {name}": v for name, v in (own() if own else {}).items()}
         rows = task.indices("validation")[:_CHECKED]
         for a, shared, known in zip(self.auxiliaries, self.shared, self._codes[place], strict=True):

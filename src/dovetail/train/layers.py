@@ -12,6 +12,7 @@ from dovetail.core.errors import CutError, SettingsError, argument
 from dovetail.core.seeds import generator
 from dovetail.parts.part import Part
 from dovetail.parts.splitting import is_chain, points, split
+from dovetail.parts.tracing import Untraceable, trace
 
 
 def layer_points(whole: Part) -> tuple[str, ...]:
@@ -36,10 +37,20 @@ def layer_points(whole: Part) -> tuple[str, ...]:
             last = count
     if not ends:
         raise CutError(
-            "this network has no point with weights on both sides where one tensor crosses, so it "
-            f"cannot be trained layer by layer; use end_to_end, or say {argument('at', ...)}"
+            f"{_why_not(whole.module)}, so it cannot be trained layer by layer; use end_to_end, "
+            f"which takes a {argument('memory_budget', 0.5)} as well"
         )
     return tuple(ends)
+
+
+def _why_not(module: nn.Module) -> str:
+    """Why there is no place to cut a network."""
+    if not is_chain(module):
+        try:
+            trace(module)
+        except Untraceable as error:
+            return f"this network cannot be cut: {error}"
+    return "this network has no point with weights on both sides where one tensor crosses"
 
 
 def _outside_blocks(module: nn.Module, name: str) -> bool:

@@ -14,46 +14,43 @@ has the network's own head in place of a decision block.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Unpack
+from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
 from dovetail.core.amounts import read_budget
-from dovetail.core.errors import CutError, SettingsError, TaskError, argument
-from dovetail.measure.weights import stable_rank
+from dovetail.core.errors import SettingsError, TaskError, argument
 from dovetail.parts.contract import Preprocess
-from dovetail.parts.cutting import CutPoint, cut
-from dovetail.parts.joining import join
+from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part, as_part
-from dovetail.parts.splitting import Chain
 from dovetail.settings.train import Layerwise
 from dovetail.tasks.augment import Augment
 from dovetail.tasks.task import Task
 from dovetail.train.budget import Budget
-from dovetail.train.decision import Decision
 from dovetail.train.dropouts import Fading
-from dovetail.train.features import GIB, Keeping
+from dovetail.train.features import GIB, NOWHERE, Keeping
 from dovetail.train.filtering import Filter
 from dovetail.train.fit import Fit, kept_epoch
-from dovetail.train.frame import Course, Stages, chosen_points, trainable, try_once
-from dovetail.train.layers import layer_points, turns_of, windows, with_weights
-from dovetail.train.layerwise_record import LayerwiseTraining, StageHistory
+from dovetail.train.frame import Course, Stages, trainable, try_once
+from dovetail.train.growing import Growth
+from dovetail.train.layers import turns_of, windows
+from dovetail.train.layerwise_record import LayerwiseTraining, OtherWay, StageHistory
 from dovetail.train.options import LoopOptions, Options, named
 from dovetail.train.sifting import Sight
-from dovetail.train.stage_sizes import InPieces, sized, words_of
+from dovetail.train.stage_looks import examples_for, looked_at
+from dovetail.train.stage_plan import stage_points, stages_of
+from dovetail.train.stage_sizes import Holding, InPieces, Sized, sized, words_of
 from dovetail.train.stages import Stage, StageNetwork
 from dovetail.train.supervision import (
     NATURAL,
     Loss,
     TargetScale,
     batches_behind,
+    labelled_batches,
     loss_for,
     loss_words,
     target_scale,
@@ -160,9 +157,7 @@ def layerwise(
     whole.module.eval()
     try_once(whole, task)
     task = course.filtered(task)
-    points, joined = (
-        (layer_points(whole), ()) if at is None else with_weights(whole, chosen_points(whole, at))
-    )
+    points, joined = stage_points(whole, at)
     stages = Stages(course, whole, points)
     spans = windows(len(points), segment, overlap)
     notes = tuple(f"{name} has no weights: joined to the layer behind it." for name in joined)
@@ -173,11 +168,23 @@ def layerwise(
         epochs=epochs_by_depth or grows or 1.0,
     )
     sizes = {"convs": decision_convs, "channels": decision_channels, "pool": decision_pool}
-    dropouts = (forward_dropout, forward_fade, backward_dropout)
-    plan = [stage_of(stages, span, len(points), task, sizes, dropouts) for span in spans]
+    plan = stages_of(
+        whole,
+        task.outputs,
+        points,
+        modules=stages.modules,
+        segment=segment,
+        overlap=overlap,
+        sizes=sizes,
+        dropouts=(forward_dropout, forward_fade, backward_dropout),
+        seed=seed,
+    )
     own, scaled = loss_for(loss, task), loss is None
     options_of = factors.of(course.options, len(plan))
-    plan, peaks, full = sized(plan, whole, task, own, options_of, memory_budget)
+    size = course.options.batch_size
+    drawn = labelled_batches(whole.contract, task, course.augment, size, seed, keeping=NOWHERE)
+    holding = Holding(keep, grow is not None, overlap > 0, order != "up")
+    made, others = sized(plan, whole, task, own, options_of, memory_budget, drawn, holding)
     course.identity["own_loss"] = None if loss is None else named(loss)
     course.settings |= {
         "loss": loss_words(loss, task),
@@ -194,7 +201,7 @@ def layerwise(
         "by_depth": vars(factors),
         "grow": grow,
         "memory_budget": None if memory_budget is None else read_budget(memory_budget),
-        "decisions": [words_of(stage) for stage in plan],
+        "decisions": [words_of(each.stage) for each in made],
         "start_digest": start.digest,
     }
     limit = int((keep_gib or (16 if keep == "disk" else 1)) * GIB)
@@ -202,23 +209,49 @@ def layerwise(
     keeping = Keeping(keep, limit, None if file is None else Path(file).parent)
     if scaled and start.contract.kind == "regression" and start.origin.how == "train":
         target_scale(whole.module, task).unfold()
-    work = [
-        Work(stage, own_options, stage.build(), NATURAL, peak)
-        for stage, own_options, peak in zip(plan, options_of, peaks, strict=True)
-    ]
-    for each in work if scaled else ():
-        module = whole.module if each.stage.decision is None else each.network.decision
-        each.scale = target_scale(module, task)
 
-    best = _Best(grow)
-    for number, until in turns_of([w.options.epochs for w in work], order, rounds, seed):
-        each = work[number]
-        if not trainable(each.stage.layers) and each.stage.decision is not None:
+    examples = examples_for([each.stage for each in made], [each.free for each in made], task)
+    growth = Growth(grow, overlaps=overlap > 0)
+    works: dict[int, Work] = {}
+    scales: dict[int, TargetScale] = {}
+    histories: dict[int, StageHistory] = {}
+    for number, until in turns_of([each.epochs for each in options_of], order, rounds, seed):
+        one = made[number]
+        if not trainable(one.stage.layers) and one.stage.decision is not None:
             continue
-        turn(course, stages, each, whole, task, own, keeping, until, alone=len(work) == 1)
-        if best.stops(number, each, whole):
+        if number not in works:
+            works[number] = _begun(one, options_of[number], whole, task, scaled)
+        each = works[number]
+        here = replace(keeping, at_once=one.at_once)
+        if one.room is not None and keep != "disk":
+            here = replace(here, limit=min(limit, one.room))
+        turn(course, stages, each, whole, task, own, here, until, alone=len(made) == 1)
+        scales[number] = each.scale
+        if each.history is not None:
+            looks = looked_at(one.stage, task, seed, examples, one.at_once, one.free)
+            histories[number] = replace(each.history, **looks.facts)
+        stops = growth.stops(number, each.history, each.network.decision, whole)
+        if order == "up":  # a decision block is gone before the next is there
+            works.clear()
+            scales = {n: scale for n, scale in scales.items() if n in (number, growth.number)}
+        del each
+        if stops:
             break
-    return _result(course, start, whole, work, best, spans, points, notes, full)
+    sized_stages = [each.stage for each in made]
+    return _result(
+        course, start, whole, sized_stages, histories, growth, spans, points, notes, others, scales
+    )
+
+
+def _begun(one: Sized, options: Options, whole: Part, task: Task, scaled: bool) -> Work:
+    """A stage whose turn comes for the first time."""
+    network = one.stage.build()
+    scale = NATURAL
+    if scaled:
+        module = whole.module if one.stage.decision is None else network.decision
+        scale = target_scale(module, task)
+    peak = None if one.peak is None else one.peak.bytes
+    return Work(one.stage, options, network, scale, peak)
 
 
 @dataclass(frozen=True)
@@ -282,41 +315,6 @@ def _refuse(
         )
 
 
-def stage_of(
-    stages: Stages,
-    span: tuple[int, int],
-    layers: int,
-    task: Task,
-    sizes: dict[str, int | None],
-    dropouts: tuple[float, float, float],
-) -> Stage:
-    """The stage that trains the layers of a span."""
-    first, end = span
-    name = f"layer{end}" if end - first == 1 else f"layers{first + 1}-{end}"
-    last = end == layers
-    shape = stages.modules[end - 1].contract.gives[0].shape
-    if shape is None or None in shape:
-        raise CutError(
-            f"the shape of what {stages.points[end - 1]!r} gives is not known; give the network a "
-            "contract, as dt.adopt(module, example=x)"
-        )
-    known = tuple(axis for axis in shape if axis is not None)
-    forward, fade, backward = dropouts
-    return Stage(
-        name,
-        Chain(*(module.module for module in stages.modules[first:end])),
-        stages.before(first),
-        known,
-        task.outputs,
-        None if last else Decision.for_shape(known, **sizes),
-        stages.modules[-1].module if last else None,
-        forward,
-        fade,
-        backward,
-        seed=stages.seed_of(name),
-    )
-
-
 def turn(
     course: Course,
     stages: Stages,
@@ -341,8 +339,9 @@ def turn(
         before, task, course.augment, work.options.batch_size, seed, keeping=keeping
     )
     through = whole.changed(module=nn.Sequential(stage.below.module, network))
+    left = replace(keeping, limit=keeping.limit - batches.kept_bytes)
     validate = validation_behind(
-        stage.below, Part(network), through, task, loss, scale, keeping=keeping
+        stage.below, Part(network), through, task, loss, scale, keeping=left
     )
     work.feeding += time.perf_counter() - began
 
@@ -370,6 +369,8 @@ def turn(
         until=until,
         keep=True,
     )
+    kept = 0 if keeping.keep == "disk" else keeping.limit - left.limit
+    del batches, fading, sifted, validate  # what was kept is gone before anything is measured
     work.history = StageHistory(
         stage.name,
         (),
@@ -377,100 +378,47 @@ def turn(
         told.rows,
         kept_epoch(told.rows, work.options.patience),
         work.feeding,
-        _mean_rank(stage.layers),
-        work.peak,
+        peak_bytes=work.peak,
+        kept_bytes=kept,
     )
-
-
-def _mean_rank(layers: nn.Module) -> float | None:
-    ranks = [stable_rank(p.detach()) for p in layers.parameters() if p.ndim > 1]
-    return fmean(ranks) if ranks else None
-
-
-class _Best:
-    """Whether to go on growing, and the state of the network where it was best."""
-
-    def __init__(self, patience: int | None) -> None:
-        self.patience, self.number = patience, -1
-        self.value: float | None = None
-        self.state: dict[str, Any] = {}
-        self.stopped = False
-
-    def stops(self, number: int, work: Work, whole: Part) -> bool:
-        """Look at a stage that has been trained; whether it was one too many."""
-        if self.patience is None or work.history is None:
-            return False
-        reached = work.history.reached
-        if reached is None:
-            raise SettingsError(
-                f"{argument('grow')} needs a validation split to see whether a layer helped"
-            )
-        if self.value is None or reached > self.value:
-            self.value, self.number = reached, number
-            # A later segment may overlap these layers.
-            self.state = copy.deepcopy(whole.module.state_dict())
-        self.stopped = number - self.number >= self.patience
-        return self.stopped
 
 
 def _result(
     course: Course,
     start: Part,
     whole: Part,
-    work: Sequence[Work],
-    best: _Best,
+    plan: Sequence[Stage],
+    trained: Mapping[int, StageHistory],
+    growth: Growth,
     spans: Sequence[tuple[int, int]],
     points: Sequence[str],
     notes: tuple[str, ...],
-    full: int | None,
+    others: tuple[OtherWay, ...],
+    scales: Mapping[int, TargetScale],
 ) -> Fit:
     """The network that was trained, whole or as far as it grew, and the record."""
     histories = []
-    for each, (first, end) in zip(work, spans, strict=True):
-        ends = (*points[first:end], *(("head",) if each.stage.decision is None else ()))
-        if each.history is not None:
-            histories.append(replace(each.history, layers=ends))
-        elif not best.stopped:
-            histories.append(StageHistory(each.stage.name, ends, "frozen"))
-    taken = len(work) if best.number < 0 else best.number + 1
-    chosen = work[taken - 1]
+    for number, (stage, (first, end)) in enumerate(zip(plan, spans, strict=True)):
+        ends = (*points[first:end], *(("head",) if stage.decision is None else ()))
+        if number in trained:
+            histories.append(replace(trained[number], layers=ends))
+        elif not growth.stopped:
+            histories.append(StageHistory(stage.name, ends, "frozen"))
+    taken = len(plan) if growth.number < 0 else growth.number + 1
     part = whole
-    if taken < len(work):
-        whole.module.load_state_dict(best.state)
+    if taken < len(plan):
         place = points[spans[taken - 1][1] - 1]
-        notes += (_grown(best, histories, taken, place),)
-        part = _with_decision(whole, place, chosen)
-    chosen.scale.fold()
+        notes += (growth.note(histories, taken, place),)
+        part = growth.shallower(whole, place, plan[taken - 1])
+    scales[taken - 1].fold()
     record = LayerwiseTraining(
         part=part.described,
         task=course.tasks[0].name,
         stages=tuple(histories),
         taken=min(taken, len(histories)),
-        full_bytes=full,
+        full_bytes=others[0].peak_bytes if others else None,
+        others=others,
         notes=notes,
         settings=course.settings,
     )
     return Fit((course.finished(part, [start], record.final),), record)
-
-
-def _grown(best: _Best, histories: Sequence[StageHistory], taken: int, place: str) -> str:
-    after = len(histories) - taken
-    return (
-        f"Growth ended with {histories[taken - 1].name} (up to {place!r}): the {after} "
-        f"stage{'s' * (after > 1)} after it brought nothing better on validation than "
-        f"{best.value:.4g}. The network is the shallower one, with its decision block as the head."
-    )
-
-
-def _with_decision(whole: Part, place: str, work: Work) -> Part:
-    """The layers up to a point, and the decision block that they were trained under."""
-    front, back = cut(whole, at=place)
-    decision = work.stage.decision
-    if decision is None:
-        raise AssertionError("only the last stage has none")
-    made = decision.part(work.stage.shape, work.stage.outputs)
-    contract = replace(back.contract, gives=whole.contract.gives)
-    head = made.changed(module=work.network.decision, contract=contract)
-    with torch.no_grad():
-        joined = join(front, head, norms="stored")
-    return joined.changed(contract=replace(whole.contract, gives=joined.contract.gives))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dovetail.core.declared import Column, Shown, curves, figure, of_each, table, text, when
 from dovetail.core.records import Record
-from dovetail.train.fit import WATCHED, History, Row, named_measures, sifted_words
+from dovetail.train.fit import WATCHED, History, Row, Training, named_measures, sifted_words
+
+ALL_AT_ONCE, CHECKPOINTING = "all layers at once", "checkpointing"
 
 _REACHED = ("validation accuracy", "validation r2")
 
@@ -29,8 +31,10 @@ class StageHistory(History):
     """One stage: its layers by the points they end at, what they were trained under, how it went.
 
     ``feeding`` are the seconds in which the frozen layers were run for it beforehand;
-    ``peak_bytes`` what a step held at most, where that was measured; ``stable_rank`` the mean of
-    its weight matrices, :func:`~dovetail.measure.weights.stable_rank`.
+    ``peak_bytes`` what a step held at most, where that was measured, and ``kept_bytes`` what is
+    kept in memory of what enters the stage.  ``stable_rank`` is the mean of its weight matrices;
+    ``distance`` and ``redundancy`` are the least-squares distance and the k-redundancy of what it
+    gives for so many ``examples`` of the validation split (:mod:`~dovetail.train.stage_looks`).
 
     >>> StageHistory("layer1", ("conv1",), "linear", ({"epoch": 1, "loss": 0.9},)).final["loss"]
     0.9
@@ -44,6 +48,10 @@ class StageHistory(History):
     feeding: float = 0.0
     stable_rank: float | None = None
     peak_bytes: int | None = None
+    kept_bytes: int = 0
+    distance: float | None = None
+    redundancy: float | None = None
+    examples: int = 0
 
     @property
     def reached(self) -> float | None:
@@ -54,6 +62,33 @@ class StageHistory(History):
     def mib(self) -> float | None:
         """The peak in MiB."""
         return None if self.peak_bytes is None else self.peak_bytes / 2**20
+
+
+@dataclass(frozen=True)
+class OtherWay:
+    """All layers at once, plainly or with activations that are run again, to compare with.
+
+    ``reached`` and ``seconds`` are there where a training was put beside
+    (:meth:`LayerwiseTraining.beside`).
+
+    >>> OtherWay("all layers at once", 2**20).mib
+    1.0
+    """
+
+    name: str
+    peak_bytes: int
+    reached: float | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+
+    @property
+    def mib(self) -> float:
+        """The peak in MiB."""
+        return self.peak_bytes / 2**20
+
+
+def _looked_at(record: LayerwiseTraining) -> bool:
+    return any(stage.examples for stage in record.stages)
 
 
 def _measured(name: str) -> Column:
@@ -87,7 +122,42 @@ class LayerwiseTraining(
     stages: tuple[StageHistory, ...]
     taken: int
     full_bytes: int | None = None
+    others: tuple[OtherWay, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def beside(self, *trainings: Training) -> LayerwiseTraining:
+        """The same record with trainings of all layers at once beside it.
+
+        One that had a memory budget goes for checkpointing, with the peak that it was given.
+        """
+        others = {other.name: other for other in self.others}
+        for training in trainings:
+            again = "recomputed" in training.settings
+            name = CHECKPOINTING if again else ALL_AT_ONCE
+            bytes_ = training.settings["peak_bytes"] if again else self.full_bytes
+            others[name] = OtherWay(
+                name,
+                bytes_ or 0,
+                judged(training.final),
+                sum(row["seconds"] for row in training.rows),
+                len(training.rows),
+            )
+        return replace(self, others=tuple(others.values()))
+
+    @property
+    def bars(self) -> tuple[StageHistory | OtherWay, ...]:
+        """The stages and the other ways, whose memory is drawn."""
+        return (*self.stages, *self.others)
+
+    @property
+    def _examples(self) -> str:
+        examples = max((stage.examples for stage in self.stages), default=0)
+        if not examples:
+            return ""
+        return (
+            f"LSD is the least-squares distance, k-redundancy the share whose 10 nearest are of "
+            f"their class, of {examples} validation examples."
+        )
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -153,12 +223,24 @@ class LayerwiseTraining(
             _measured(WATCHED),
             *map(_measured, _REACHED),
             Column("stable rank", "stable_rank", ".3g"),
+            Column("LSD", "distance", ".3f", when=_looked_at),
+            Column("k-redundancy", "redundancy", ".3f", when=_looked_at),
             Column(
                 "MiB",
                 "mib",
                 ".1f",
                 when=lambda record: any(stage.peak_bytes for stage in record.stages),
             ),
+        ),
+        text("{_examples}"),
+        table(
+            "others",
+            Column("beside", "name"),
+            Column("epochs"),
+            Column("seconds", spec=".1f"),
+            Column("reached", spec=".4g"),
+            Column("MiB", "mib", ".1f"),
+            caption="All layers at once",
         ),
         when(
             lambda record: len(record.stages) > 1,
@@ -173,7 +255,15 @@ class LayerwiseTraining(
             figure(
                 "line", "Stable rank", "stages", "name", {"stable rank": "stable_rank"}, "stage"
             ),
-            figure("bar", "Memory of a step", "stages", "name", {"MiB": "mib"}, "stage", "MiB"),
+            figure(
+                "line",
+                "How far features separate the classes",
+                "stages",
+                "name",
+                {"least-squares distance": "distance", "k-redundancy": "redundancy"},
+                "stage",
+            ),
+            figure("bar", "Memory of a step", "bars", "name", {"MiB": "mib"}, "", "MiB"),
         ),
         of_each("stages", curves("{name}: loss", ("loss", WATCHED), log_y=True)),
     )

@@ -170,6 +170,24 @@ class Turns:
                 run.module.load_state_dict(run.best)
             return tuple(run.rows)
 
+    def rest(self) -> None:
+        """Let go of the batches and the validation: the next turn brings its own."""
+        self.run.batches, self.run.validate = _Gone(len(self.run.batches)), None
+
+
+class _Gone:
+    """Batches that nobody holds any more."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """There are none."""
+        raise TrainingError("a turn after a rest brings its own batches")
+
 
 @dataclass
 class Run:
@@ -193,6 +211,7 @@ class Run:
 
     def __post_init__(self) -> None:
         options, together = self.options, self.together
+        self.asked_lr = self.identity.get("lr", options.lr)  # a stage may have a share of it
         self.identity = {**self.identity, **options.described(), "seed": self.seed}
         self.device = choose_device(options.device)
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -231,10 +250,10 @@ class Run:
         train_mode(self.module)
         first_step = self.epoch * len(self.batches)
         words = f"loss {self.rows[-1]['loss']:.3f}" if self.rows else ""
+        self.optimiser.zero_grad(set_to_none=True)  # before a batch is drawn: no step needs them
         try:
             for batch in self.batches.epoch(self.epoch, self.batch):
                 self.schedule.before_step(first_step + int(self.batch * pace))
-                self.optimiser.zero_grad(set_to_none=True)  # first: no step needs the old ones
                 loss = self.step(batch)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.clip is not None:
@@ -248,8 +267,12 @@ class Run:
                     ) from error
                 if self.together is not None:
                     self.together.stepped()
-                self.losses.append(loss.detach())  # read once an epoch: no step waits for it
+                # Read once an epoch: no step waits.  A copy, for some losses have large storages.
+                self.losses.append(loss.detach().clone())
+                del batch, loss  # gone before the next is drawn
                 self.batch += 1
+                if self.batch < len(self.batches):  # the last are for callbacks
+                    self.optimiser.zero_grad(set_to_none=True)
                 tick(words)
                 if self.interrupted():
                     self._give_in()
@@ -288,9 +311,11 @@ class Run:
         if self.together is not None:
             row |= self.together.closed(mean)
         if not math.isfinite(row["loss"]):
+            own = self.options.lr
+            here = "" if own == self.asked_lr else f", which is {own:.3g} in this stage"
             raise TrainingError(
                 f"the loss became {row['loss']} in epoch {self.epoch + 1}; lower the learning rate "
-                f"(lr={self.options.lr}), or look for extreme inputs"
+                f"(lr={self.asked_lr}{here}), or look for extreme inputs"
             )
         if self.validate is not None:
             measures = self.validate()
@@ -319,6 +344,7 @@ class Run:
             return
         since = len(self.rows) - 1 - best_epoch(self.rows)
         if since == 0:
+            self.best = {}  # gone before the next is there
             self.best = copy.deepcopy(self.module.state_dict())
         self.stopped = since >= self.options.patience
 

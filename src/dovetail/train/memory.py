@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,16 @@ from dovetail.train.options import Options, make_optimiser
 Step = Callable[[Any], Tensor]
 
 
+class Moments(NamedTuple):
+    """What comes beside steps: :class:`Work` says what each is."""
+
+    drawing: int = 0
+    between: int = 0
+
+
+AT_REST = Moments()
+
+
 @dataclass(frozen=True)
 class Work:
     """A training step, to be tried on a copy.
@@ -47,6 +57,8 @@ class Work:
         options: Which optimiser.
         trained: Of the module, what the optimiser steps; by default all of it.
         beside: Bytes that are held all the time by what is not in the module.
+        drawing: Bytes that come as a batch is drawn, that batch included.
+        between: Bytes that come between two steps, when gradients are there and activations not.
     """
 
     module: nn.Module
@@ -55,6 +67,8 @@ class Work:
     options: Options = field(default_factory=Options)
     trained: nn.Module | None = None
     beside: int = 0
+    drawing: int = 0
+    between: int = 0
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -167,7 +181,7 @@ def peak_by_hooks(work: Work, *, fake: bool = True) -> Peak:
 # Discovery ----------------------------------------------------------------------------------------
 
 
-class _Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shows the result of every operation to a counter."""
 
     def __init__(self, live: Live) -> None:
@@ -188,7 +202,7 @@ def by_operations(module: nn.Module, live: Live) -> Iterator[None]:
     def backwards(name: str, layer: nn.Module, coming: int, gradient: Tensor) -> None:
         live.at = name
 
-    with _layers(module, live, lambda *_: None, backwards), _Results(live):
+    with _layers(module, live, lambda *_: None, backwards), Results(live):
         yield
 
 
@@ -320,8 +334,10 @@ def _peak(work: Work, discovery: Discovery, fake: bool) -> Peak:
     gradients = sum(p.nbytes for p in work.weights)
     # The optimiser's turn: nothing is saved any more, all gradients are there.
     at_the_end = held + state + batch + gradients + passing
-    where = "the optimiser" if at_the_end > live.peak else live.where
-    return Peak(max(live.peak, at_the_end), where, held, state, batch, gradients)
+    next_one = held + state + max(work.drawing, gradients + work.between)
+    moments = {live.where: live.peak, "the optimiser": at_the_end, "the next batch": next_one}
+    where = max(moments, key=lambda name: moments[name])
+    return Peak(moments[where], where, held, state, batch, gradients)
 
 
 def tried(
@@ -350,9 +366,7 @@ def tried(
 
 def _step(work: Work, discovery: Discovery, state: int, mode: Any) -> tuple[Live, int, int]:
     """Forward and backward on a copy: what was counted, what the copy holds, and the batch."""
-    originals = list(chain(work.module.parameters(), work.module.buffers()))
-    memo = {} if mode is None else {id(t): mode.from_tensor(t) for t in originals}
-    module = copy.deepcopy(work.module, memo)
+    module = _twin(work.module, mode)
     of_batch = (lambda t: t.detach().clone()) if mode is None else _alone(mode)
     batch = tree_map_only(Tensor, of_batch, work.batch)
     for parameter in module.parameters():
@@ -373,6 +387,37 @@ def _step(work: Work, discovery: Discovery, state: int, mode: Any) -> tuple[Live
     return live, held, in_batch
 
 
+def _twin(module: nn.Module, mode: Any) -> nn.Module:
+    """A copy, of fake tensors where there is a mode."""
+    originals = chain(module.parameters(), module.buffers())
+    memo = {} if mode is None else {id(t): mode.from_tensor(t) for t in originals}
+    return copy.deepcopy(module, memo)
+
+
+def forward_bytes(module: nn.Module, x: Tensor) -> int:
+    """The most that a forward pass without gradients holds beside the module and its input.
+
+    >>> forward_bytes(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.zeros(10, 4))
+    640
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def passed(mode: Any) -> int:
+        twin, live = _twin(module, mode).eval(), Live()
+        given = x.detach().clone() if mode is None else _alone(mode)(x)
+        with torch.no_grad(), nullcontext() if mode is None else mode:
+            live.see(*twin.parameters(), *twin.buffers(), given)
+            before = live.now
+            with Results(live):
+                twin(given)
+            return live.peak - before
+
+    try:
+        return passed(FakeTensorMode(allow_non_fake_inputs=True))
+    except Exception:  # it needs values
+        return max(0, passed(None))
+
+
 def _alone(mode: Any) -> Callable[[Tensor], Tensor]:
     """A fake tensor of the shape of one that may be a view of a whole data set."""
 
@@ -385,9 +430,16 @@ def _alone(mode: Any) -> Callable[[Tensor], Tensor]:
 
 def optimiser_needs(options: Options, trained: list[nn.Parameter]) -> tuple[int, int]:
     """The bytes of the optimiser's state, and the most that its step takes beside."""
-    twins = [nn.Parameter(torch.zeros_like(p)) for p in trained]
-    if not twins:
+    try:  # tensors that have a size and no memory
+        return _needs(options, [torch.zeros_like(p, device="meta") for p in trained])
+    except (RuntimeError, NotImplementedError):
+        return _needs(options, [torch.zeros_like(p) for p in trained])
+
+
+def _needs(options: Options, like: list[Tensor]) -> tuple[int, int]:
+    if not like:
         return 0, 0
+    twins = [nn.Parameter(each) for each in like]
     optimiser = make_optimiser(options, twins)
     for twin in twins:
         twin.grad = torch.zeros_like(twin)
@@ -396,6 +448,6 @@ def optimiser_needs(options: Options, trained: list[nn.Parameter]) -> tuple[int,
     state.see(list(optimiser.state.values()))
     both.see(twins, [twin.grad for twin in twins], list(optimiser.state.values()))
     before = both.now
-    with _Results(both):
+    with Results(both):
         optimiser.step()
     return state.now, max(0, both.peak - before)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -17,27 +15,30 @@ from dovetail.core.amounts import amount
 from dovetail.core.declared import Column, figure, table, text
 from dovetail.core.errors import CutError, TrainingError
 from dovetail.core.records import Record
-from dovetail.parts.modules import evaluating
+from dovetail.parts.cutting import CutPoint
 from dovetail.parts.part import Part, as_part
-from dovetail.settings.train import EndToEnd
+from dovetail.settings.train import EndToEnd, Layerwise
 from dovetail.tasks.task import Task
+from dovetail.train.around import Around, plain_work
 from dovetail.train.budget import (
     Budget,
     StepWith,
     bytes_of,
+    layer_words,
     segments_within,
-    stage_within,
     stage_work,
 )
 from dovetail.train.checkpointing import Checkpointed, a_block_at_a_time, links_of
-from dovetail.train.decision import Decision
+from dovetail.train.features import NOWHERE
 from dovetail.train.frame import Course, try_once
+from dovetail.train.layers import windows
 from dovetail.train.link_costs import Network, link_seconds
 from dovetail.train.loop import train_mode
-from dovetail.train.memory import Peak, Work, peak_by_operations
+from dovetail.train.memory import Work, peak_by_operations
 from dovetail.train.options import LoopOptions, Options
-from dovetail.train.stages import Stage
-from dovetail.train.supervision import LOSSES, Loss, below, labelled_batches
+from dovetail.train.stage_plan import stage_points, stages_of
+from dovetail.train.stage_sizes import Holding, Sized, sized, words_of
+from dovetail.train.supervision import Loss, labelled_batches, loss_for, loss_words
 
 TIMED = 32
 """Examples of a batch for which a step is timed; the rest would take as long each."""
@@ -60,6 +61,7 @@ class PlannedWay:
         seconds: Of a step.
         where: The layer that sets the peak.
         how: What is done to need no more.
+        ends: Of a stage, the point that its layers end at.
     """
 
     name: str
@@ -67,6 +69,7 @@ class PlannedWay:
     seconds: float
     where: str = ""
     how: str = ""
+    ends: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ class MemoryPlan(
         budget: Bytes, if one was said.
         ways: The peak of each; layer by layer that of the largest stage, and the seconds of all.
         stages: Of the training layer by layer.
+        by_layers: Whether it is asked for, and what else there is only stands beside.
 
     >>> ways = PlannedWay(FULL, 4000, 1.0), PlannedWay(BEST, 2000, 1.3)
     >>> MemoryPlan(part="mlp", task="digits", batch=64, budget=3000, ways=ways)
@@ -97,11 +101,16 @@ class MemoryPlan(
     ways: tuple[PlannedWay, ...]
     budget: int | None = None
     stages: tuple[PlannedWay, ...] = ()
+    by_layers: bool = False
 
     @property
     def take(self) -> PlannedWay | None:
-        """The way to take: of those that fit, the quickest with exact gradients, else by layers."""
-        fits = [way for way in self.ways if self.budget is None or way.bytes <= self.budget]
+        """The way to take: of those that fit, the quickest with exact gradients, else by layers.
+
+        Where a training layer by layer is asked for, that alone.
+        """
+        asked = [way for way in self.ways if not self.by_layers or way.name == LAYERS]
+        fits = [way for way in asked if self.budget is None or way.bytes <= self.budget]
         exact = [way for way in fits if way.name != LAYERS]
         return min(exact or fits, key=lambda way: way.seconds, default=None)
 
@@ -111,7 +120,13 @@ class MemoryPlan(
         way = self.take
         if way is not None:
             return f"take {way.name}: {amount(way.bytes)}, {way.seconds:.2f} s a step"
-        least = min(self.ways, key=lambda each: each.bytes)
+        asked = [each for each in self.ways if not self.by_layers or each.name == LAYERS]
+        least = min(asked, key=lambda each: each.bytes)
+        if self.by_layers:
+            return (
+                f"it does not fit into {amount(self.budget or 0)}: {amount(least.bytes)} is the "
+                f"least, which {least.where!r} sets"
+            )
         return (
             f"none fits into {amount(self.budget or 0)}; {least.name} takes least, "
             f"{amount(least.bytes)}, which {least.where!r} sets"
@@ -155,6 +170,7 @@ class MemoryPlan(
         table(
             _stage_rows,
             Column("stage", "name"),
+            Column("ends at", "ends"),
             Column("memory"),
             Column("share", spec=".2f"),
             Column("seconds", spec=".3g"),
@@ -172,7 +188,19 @@ def plan(
     task: Task,
     *,
     memory_budget: Budget | None = EndToEnd.memory_budget,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
+    by_layers: bool = False,
+    at: str | CutPoint | Sequence[str | CutPoint] | None = None,
+    segment: int = Layerwise.segment,
+    overlap: int = Layerwise.overlap,
+    order: str = Layerwise.order,
+    keep: str = Layerwise.keep,
+    grow: int | None = None,
+    forward_dropout: float = Layerwise.forward_dropout,
+    backward_dropout: float = Layerwise.backward_dropout,
+    decision_convs: int | None = None,
+    decision_channels: int | None = None,
+    decision_pool: int | None = None,
     seed: int = 0,
     **options: Unpack[LoopOptions],
 ) -> MemoryPlan:
@@ -184,7 +212,20 @@ def plan(
         model: It is left as it is.
         task: Of kind classes, multilabel or regression.
         memory_budget: As of :func:`~dovetail.train.end_to_end`.
-        loss: Of outputs and targets, if not the usual one.
+        loss: As of :func:`~dovetail.train.end_to_end`.
+        by_layers: Whether a training layer by layer is asked for; else it is taken only where no
+            other way fits.
+        at: Of its stages, as all that follows: see :func:`~dovetail.train.layerwise`.
+        segment: Likewise.
+        overlap: Likewise.
+        order: Likewise.
+        keep: Likewise.
+        grow: Likewise.
+        forward_dropout: Likewise.
+        backward_dropout: Likewise.
+        decision_convs: Likewise.
+        decision_channels: Likewise.
+        decision_pool: Likewise.
         seed: Which batch.
         options: See :class:`Options`; the batch size and the optimiser matter.
 
@@ -197,21 +238,46 @@ def plan(
     course = Course("end-to-end", task, options, seed=seed)
     part = course.twin(as_part(model), task)
     try_once(part, task)
-    loss = loss or LOSSES[task.kind]
-    batches = labelled_batches(part.contract, task, None, course.options.batch_size, seed)
-    batch = tuple(tensor.to(course.device) for tensor in next(iter(batches.epoch(0))))
+    own = loss_for(loss, task)
+    size = course.options.batch_size
+    batches = labelled_batches(part.contract, task, None, size, seed, keeping=NOWHERE)
+    around = Around.of(batches, task, own)
 
     def step_with(network: Network) -> Callable[[Any], Tensor]:
-        return course.descent(network, loss)
+        return course.descent(network, own)
 
-    work = Work(part.module, step_with, batch, course.options)
+    work, _ = plain_work(part.module, step_with, around, course.options)
+    batch = work.batch
     ways = list(_of_the_whole(work, step_with, memory_budget))
     budget = None if memory_budget is None else bytes_of(memory_budget, ways[0].bytes)
-    stages = tuple(_of_stages(part, task.outputs, batch, loss, course.options, budget))
+    stages: tuple[PlannedWay, ...] = ()
+    try:
+        points, _ = stage_points(part, at)
+    except CutError:
+        if by_layers:
+            raise
+    else:
+        made = stages_of(
+            part,
+            task.outputs,
+            points,
+            segment=segment,
+            overlap=overlap,
+            sizes={"convs": decision_convs, "channels": decision_channels, "pool": decision_pool},
+            dropouts=(forward_dropout, 1.0, backward_dropout),
+            seed=seed,
+        )
+        spans = windows(len(points), segment, overlap)
+        of_stages = [course.options] * len(made)
+        holding = Holding(keep, grow is not None, overlap > 0, order != "up")
+        fitted, _ = sized(made, part, task, own, of_stages, budget, batches, holding, strict=False)
+        ends = [(*points, "head")[end if end == len(points) else end - 1] for _, end in spans]
+        stages = tuple(_of_stages(fitted, ends, batch, own, course.options))
     if stages:
         largest = max(stages, key=lambda stage: stage.bytes)
         together = sum(stage.seconds for stage in stages)
         ways.append(PlannedWay(LAYERS, largest.bytes, together, largest.where))
+    settings = {"how": "layerwise", "at": at, "segment": segment, "overlap": overlap}
     return MemoryPlan(
         part=part.described,
         task=task.name,
@@ -219,7 +285,10 @@ def plan(
         ways=tuple(ways),
         budget=budget,
         stages=stages,
-        settings=course.settings,
+        by_layers=by_layers,
+        settings=course.settings
+        | {"loss": loss_words(loss, task)}
+        | (settings if by_layers else {}),
     )
 
 
@@ -244,63 +313,20 @@ def _of_the_whole(work: Work, step_with: StepWith, budget: Budget | None) -> Ite
 
 
 def _of_stages(
-    part: Part,
-    outputs: int,
+    fitted: Sequence[Sized],
+    ends: Sequence[str],
     batch: tuple[Tensor, ...],
     loss: Loss,
     options: Options,
-    budget: int | None,
 ) -> Iterator[PlannedWay]:
-    whole = sum(p.nbytes for p in part.module.parameters())
     few = _few(batch)
-    for stage in stages_of(part, outputs):
-        held = (*stage.below.module.parameters(), *stage.layers.parameters())
-        if stage.head is not None:
-            held = (*held, *stage.head.parameters())
-        beside = whole - sum(p.nbytes for p in held)
-        work = stage_work(stage, (batch[0], batch[1]), loss, options, beside)
-        peak = peak_by_operations(work)
-        if budget is not None and peak.bytes > budget:
-            with suppress(TrainingError):  # it is shown what the stage takes as it is
-                stage, peak = stage_within(
-                    stage, budget, (batch[0], batch[1]), loss, options, beside=beside
-                )
-            work = stage_work(stage, (batch[0], batch[1]), loss, options, beside)
-        seconds = _step_seconds(work, few) * len(batch[0]) / len(few[0])
-        yield PlannedWay(stage.name, peak.bytes, seconds, _layer(peak), _how(stage))
-
-
-def stages_of(part: Part, outputs: int) -> Iterator[Stage]:
-    """A stage for each layer with weights and what follows it, the last with the network's head.
-
-    >>> from dovetail.parts.part import build
-    >>> [stage.name for stage in stages_of(build("lenet5", size=8), 10)]
-    ['conv1.conv', 'conv2.conv', 'fc1.linear', 'fc2.linear', 'head']
-    """
-    links = links_of(part.module)
-    spans = a_block_at_a_time(links)
-    port = part.contract.takes[0]
-    if len(spans) < 2 or port.shape is None or None in port.shape:
-        return
-    x = torch.zeros(2, *(size or 1 for size in port.shape), device=part.device)
-    for number, (start, stop) in enumerate(spans):
-        named = ((name.replace(".", "/"), link) for name, link in links[start:stop])
-        layers = nn.Sequential(OrderedDict(named))
-        try:
-            front = below(part, links[start - 1][0] if start else None)
-        except CutError:
+    for one, end in zip(fitted, ends, strict=True):
+        if one.peak is None:
             return
-        x = _shape_through(layers, x)
-        last = number == len(spans) - 1
-        shape = tuple(x.shape[1:])
-        decision = None if last or len(shape) > 3 else Decision.for_shape(shape)
-        yield Stage(links[start][0], layers, front, shape, outputs, decision)
-
-
-def _shape_through(layers: nn.Module, x: Tensor) -> Tensor:
-    with evaluating(layers):
-        made: Tensor = layers(x)
-    return made
+        work = stage_work(one.stage, (batch[0], batch[1]), loss, options)
+        seconds = _step_seconds(work, few) * len(batch[0]) / len(few[0])
+        where = layer_words(one.peak, one.stage)
+        yield PlannedWay(one.stage.name, one.peak.bytes, seconds, where, words_of(one.stage), end)
 
 
 def _few(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -320,15 +346,3 @@ def _step_seconds(work: Work, batch: tuple[Tensor, Tensor]) -> float:
             taken.append(time.perf_counter() - began)
             module.zero_grad(set_to_none=True)
     return min(taken)
-
-
-def _layer(peak: Peak) -> str:
-    where = peak.where.removeprefix("network.").removeprefix("below.")
-    return where.removeprefix("layers.").replace("/", ".")
-
-
-def _how(stage: Stage) -> str:
-    words = [] if stage.decision is None else [str(stage.decision)]
-    words += [f"batches in {stage.micro} pieces"] * (stage.micro > 1)
-    words += ["activations run again"] * stage.checkpoint
-    return "; ".join(words)

@@ -48,7 +48,7 @@ def modular(
     objective: str | Objective = Modular.objective,
     at: str | CutPoint | Sequence[str | CutPoint] | None = None,
     labels_per_class: int | None = None,
-    head_loss: str | Loss = Modular.head_loss,
+    loss: str | Loss = Modular.loss,
     head_epochs: int | None = None,
     head_task: Task | None = None,
     supervision: str = Modular.supervision,
@@ -71,7 +71,7 @@ def modular(
             function of ``(features, same=, different=)``, higher is better.
         at: Where to cut; by default before the last layer that has weights.
         labels_per_class: How many labelled examples the output module sees of each class.
-        head_loss: ``"cross-entropy"``, ``"mse"``, ``"hinge"``, one of
+        loss: Of the output module: ``"cross-entropy"``, ``"mse"``, ``"hinge"``, one of
             :mod:`~dovetail.objectives.amplified` by name or as it is, or a function of scores and
             targets, lower is better.
         head_epochs: For the output module; by default as many as for the body, and 300 steps at
@@ -106,9 +106,8 @@ def modular(
     chosen, start = course.options, as_part(model)
     told = PairSupervision.of(task, supervision, pairs, unlabelled, course.augment, seed)
     labelled = _labelled(task, head_task, labels_per_class, seed)
-    Modular.check({"head_loss": head_loss})
-    loss = loss_for(head_loss, labelled)
-    Modular.check({"head_epochs": head_epochs})
+    Modular.check({"loss": loss, "head_epochs": head_epochs})
+    own = loss_for(loss, labelled)
     whole = course.twin(start, task, preprocess)
     whole = whole.changed(
         contract=replace(whole.contract, classes=labelled.classes, kind="classes")
@@ -130,13 +129,13 @@ def modular(
     *bodies, head = stages.modules
     objectives = [objective_for(objective, body.contract.gives[0].activation) for body in bodies]
     words = objective_words(objective)
-    head_words = head_loss if isinstance(head_loss, str) else named(head_loss)
+    head_words = loss if isinstance(loss, str) else named(loss)
     course.settings |= {
         "objective": words,
         "at": list(stages.points),
         **told.described(),
         "labels_per_class": labels_per_class,
-        "head_loss": head_words,
+        "loss": head_words,
         "head_epochs": head_epochs,
         "labels_fingerprint": labelled.fingerprint,
         "start_digest": start.digest,
@@ -165,9 +164,9 @@ def modular(
         patience=chosen.patience if labels_per_class is None else None,
     )
     targets = labelled.targets.index_select(0, labelled.indices("train"))
-    sifted = course.sifted(batches, targets, Sight(head.module, loss))
-    step = course.descent(head, loss)
-    validate = validation_behind(before, head, whole, labelled, loss)
+    sifted = course.sifted(batches, targets, Sight(head.module, own))
+    step = course.descent(head, own)
+    validate = validation_behind(before, head, whole, labelled, own)
     histories.append(
         stages.run(HEAD, head_words, head.module, sifted, step, validate, options_of_head)
     )

@@ -37,17 +37,24 @@ def labelled_batches(
     batch_size: int,
     seed: int,
     rows: Tensor | None = None,
+    keeping: Keeping | None = None,
 ) -> Batches | Prepared:
     """Batches of the training split, or of these rows of the task, ready for the network."""
-    return batches_behind(_entrance(contract), task, augment, batch_size, seed, rows)
+    return batches_behind(_entrance(contract), task, augment, batch_size, seed, rows, keeping)
 
 
 class Prepared:
-    """Batches whose inputs are made ready as they come."""
+    """Batches whose inputs are made ready as they come; none is held when the next is asked for.
+
+    >>> raw = Batches(torch.zeros(6, 2), torch.zeros(6), 4)
+    >>> [len(ready) for ready, _ in Prepared(raw, lambda x: x + 1).epoch(0)]
+    [4, 2]
+    """
 
     def __init__(self, raw: Batches, ready: Callable[[Tensor], Tensor]) -> None:
         self.raw, self._ready = raw, ready
         self.size, self.places = raw.size, raw.places
+        self.kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -58,8 +65,12 @@ class Prepared:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch, ready for the network."""
-        for inputs, targets in self.raw.epoch(number, start):
-            yield self._ready(inputs), targets
+        raw = self.raw.epoch(number, start)
+        for _ in range(start, self.raw.steps):
+            yield self._made(*next(raw))
+
+    def _made(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self._ready(inputs), targets
 
 
 def below(whole: Part, at: str | None) -> Part:
@@ -135,7 +146,14 @@ class Supply:
 
     def ready(self, raw: Tensor) -> Tensor:
         """What enters for raw inputs ``[n, ...]``."""
-        x = prepare(raw, self._before.contract).to(self._device)
+        return self.fed(self.prepared(raw))
+
+    def prepared(self, raw: Tensor) -> Tensor:
+        """What enters the network for raw inputs."""
+        return prepare(raw, self._before.contract).to(self._device)
+
+    def fed(self, x: Tensor) -> Tensor:
+        """What comes of it before the module."""
         with torch.no_grad():
             made: Tensor = self._before.module(x)
         return made
@@ -154,9 +172,19 @@ def batches_behind(
     rows = task.indices("train") if rows is None else rows
     supply = Supply(before, task.inputs, rows, augment=augment, keeping=keeping)
     if supply.kept is not None:
-        return Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
-    raw = Batches(task.inputs, task.targets, batch_size, seed=seed, augment=augment, rows=rows)
-    return Prepared(raw, supply.ready)
+        made = Batches(supply.kept, task.targets.index_select(0, rows), batch_size, seed=seed)
+        made.kept_bytes = supply.kept.nbytes + 8 * len(rows)
+        return made
+    entering = Batches(
+        task.inputs,
+        task.targets,
+        batch_size,
+        seed=seed,
+        augment=augment,
+        rows=rows,
+        prepare=supply.prepared,
+    )
+    return Prepared(entering, supply.fed)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -299,18 +327,25 @@ def validation(
     scale: TargetScale = NATURAL,
     *,
     inputs: Tensor | None = None,
+    at_once: int = 512,
 ) -> Callable[[], dict[str, float]] | None:
     """Measures of the part on the validation split; nothing when there is none.
 
-    ``inputs`` are what a head gets instead of the raw inputs of the split.
+    ``inputs`` are what a head gets instead of the raw inputs of the split, ``at_once`` the most
+    examples that go through at a time.
     """
     rows = task.indices("validation")
     if len(rows) == 0:
         return None
-    targets = task.targets.index_select(0, rows)
-    inputs = task.inputs.index_select(0, rows) if inputs is None else inputs
 
-    return lambda: judged(outputs_of(part, inputs), targets, task, loss, scale, part.device)
+    def validate() -> dict[str, float]:
+        if inputs is None:
+            outputs = outputs_of(part, task.inputs, batch_size=at_once, rows=rows)
+        else:
+            outputs = outputs_of(part, inputs, batch_size=at_once)
+        return judged(outputs, task.targets.index_select(0, rows), task, loss, scale, part.device)
+
+    return validate
 
 
 def judged(
@@ -341,7 +376,8 @@ def validation_behind(
     """As for the whole network, but what the frozen modules give is computed once if it fits."""
     rows = task.indices("validation")
     features = Supply(before, task.inputs, rows, keeping=keeping).kept if len(rows) else None
-    return validation(whole if features is None else head, task, loss, scale, inputs=features)
+    network, at_once = (whole if features is None else head), (keeping or Keeping()).at_once
+    return validation(network, task, loss, scale, inputs=features, at_once=at_once)
 
 
 # Batches, the same whether or not a run was interrupted -------------------------------------------
@@ -359,10 +395,12 @@ class Batches:
         batch_size: Examples a batch; the last batch of an epoch may be smaller.
         seed: For order and augmentation.
         augment: Called as ``augment(inputs, generator)`` on each batch of floats.
+        prepare: Called on what comes of that.
         rows: Use these rows only, such as ``task.indices("train")``, without copying them first.
 
     Attributes:
         chosen: A mask of those that epochs are made of, as long as no other is set; else all.
+        kept_bytes: Of inputs and targets, if they are a copy that was made for these batches.
 
     >>> batches = Batches(torch.arange(6.0)[:, None], torch.arange(6), 4, seed=1)
     >>> whole = [targets.tolist() for _, targets in batches.epoch(0)]
@@ -381,14 +419,17 @@ class Batches:
         seed: int = 0,
         augment: Callable[[Tensor, Generator], Tensor] | None = None,
         rows: Tensor | None = None,
+        prepare: Callable[[Tensor], Tensor] = lambda inputs: inputs,
     ) -> None:
         need_least("batch_size", batch_size, 1)
         if len(inputs) != len(targets):
             raise SettingsError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs, self._targets, self._rows = inputs, targets, rows
         self._seed, self._augment, self.size = seed, augment, batch_size
+        self._prepare = prepare
         self.count = len(inputs) if rows is None else len(rows)
         self.chosen: Tensor | None = None
+        self.kept_bytes = 0
         if self.count == 0:
             raise SettingsError("there is nothing to make batches of")
 
@@ -415,7 +456,7 @@ class Batches:
     def take(self, places: Tensor) -> Tensor:
         """The inputs of the rows at these places, as floats, without augmentation."""
         index = places if self._rows is None else self._rows[places]
-        return as_float(self._inputs.index_select(0, index))
+        return self._prepare(as_float(self._inputs.index_select(0, index)))
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch, from batch ``start`` on.
@@ -428,11 +469,15 @@ class Batches:
             if batch < start:
                 continue
             index = places if self._rows is None else self._rows[places]
-            # a copy even where a slice would do: a network may begin with an in-place operation
-            inputs = as_float(self._inputs.index_select(0, index))
-            if self._augment is not None:
-                inputs = self._augment(inputs, generator(self._seed, "augment", number, batch))
-            yield inputs, self._targets.index_select(0, index)
+            # Bound to no name: what a step is done with is gone before the next is drawn.
+            yield self._made(index, number, batch), self._targets.index_select(0, index)
+
+    def _made(self, index: Tensor, number: int, batch: int) -> Tensor:
+        # a copy even where a slice would do: a network may begin with an in-place operation
+        inputs = as_float(self._inputs.index_select(0, index))
+        if self._augment is not None:
+            inputs = self._augment(inputs, generator(self._seed, "augment", number, batch))
+        return self._prepare(inputs)
 
     def places(self, number: int) -> Iterator[Tensor]:
         """Of each batch of an epoch, which of the rows it has, counted from 0.
