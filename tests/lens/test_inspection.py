@@ -199,6 +199,28 @@ def test_the_command(trained, start, tmp_path, capsys, monkeypatch):
     assert "--what hessian" in call(capsys, "inspect", "net", "digits", "--plan").out
 
 
+def test_the_command_over_epochs(tmp_path, capsys, monkeypatch):
+    """The networks of kept epochs side by side, in their order, without heads and other parts."""
+    monkeypatch.chdir(tmp_path)
+    words = "digits", "--net", "mlp", "--epochs", 2, "--keep-epochs", 1, "--name", "net"
+    call(capsys, "train", *words)
+    shelf = dt.Shelf("shelf")
+    shelf.add(dt.cut(shelf.get("net"), at="hidden1")[1], "net.epochs-head")
+    words = ["inspect", "net.epoch*", "digits", "--samples", "60", "--k", "3"]
+    said = call(capsys, *words, "--json", "--report", "page.html").json
+    assert said["names"] == ["net.epoch01", "net.epoch02"]
+    assert [each["data"]["epoch"] for each in said["profiles"]] == [1, 2]
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    for more, wrong in (
+        (["--before", "net"], "--before means nothing for several parts"),
+        (["--what", "profile"], "--what means nothing"),
+    ):
+        told = call(capsys, *words, *more)
+        assert (told.code, wrong in told.err) == (2, True)
+    assert "need a task" in call(capsys, "inspect", "net.epoch*").err
+    assert "begins with 'x'" in call(capsys, "inspect", "x*", "digits").err
+
+
 @pytest.fixture(scope="module")
 def shelved(trained, tmp_path_factory):
     """A shelf with parts that suit the digits and parts that do not, and tasks of bad luck."""

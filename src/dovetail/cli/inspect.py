@@ -15,7 +15,9 @@ EXAMPLE = "dovetail inspect low-packed 'digits[0,1,2,3]' --shelf demo/shelf"
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("part", help="a part on the shelf, or its folder")
+    parser.add_argument(
+        "part", help="a part on the shelf, or its folder; all that begin so: 'net.epoch*'"
+    )
     parser.add_argument(
         "task", nargs="?", help="examples to look with: digits, mnist, ..., a folder or a file"
     )
@@ -26,8 +28,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look and show."""
     options = common.settings_of(args, Inspect)
-    common.need_parts([args.part, args.before], args.shelf)
+    several = args.part.endswith("*")
+    common.need_parts([None if several else args.part, args.before], args.shelf)
     common.need_tasks([args.task, args.source], args.data)
+    if several:
+        from dovetail.jobs.inspect import inspect_over
+
+        over = inspect_over(args.part, args.task, **options, **common.frame_of(args))
+        return common.show(over, args)
     from dovetail.jobs.inspect import inspect  # torch loads here
 
     outcome = inspect(args.part, args.task, **options, **common.frame_of(args))

@@ -125,6 +125,27 @@ class Frame:
             return from_pretrained(ref)
         return Shelf(self.folder, create=False).get(ref)
 
+    def that_take_inputs(
+        self, *beginnings: str, beside: Sequence[str] = ()
+    ) -> tuple[list[str], int]:
+        """Some names, and of all on the shelf that begin so; and how many of these take features.
+
+        What takes the features of others is left out.
+        """
+        newest: dict[str, Entry] = {}
+        for entry in Shelf(self.folder, create=False).entries():
+            wanted = not beginnings or entry.name.startswith(beginnings)
+            if wanted and (entry.name not in newest or entry.version > newest[entry.name].version):
+                newest[entry.name] = entry
+        whole = [name for name, entry in newest.items() if not _takes_features(entry)]
+        names = list(dict.fromkeys([*beside, *whole]))
+        if not names:
+            raise ShelfError(
+                f"there is no part on the shelf '{self.folder}' that takes a task's inputs"
+                + (f" and begins with {beginnings[0]!r}" if beginnings else "")
+            )
+        return names, len(newest) - len(whole)
+
     def front(self, ref: str) -> Part:
         """The front of the network of a name (``low`` for ``low.front``), or the part itself."""
         return self.part(self._half(ref, "front") or ref)
@@ -326,6 +347,10 @@ def notes_of(tasks: Iterable[Task], resumed: bool = False) -> list[Text]:
     """What the data sets had to say, and whether an unfinished run was gone on with."""
     words = [Text(f"{task.name}: {note}.", style="note") for task in tasks for note in task.notes]
     return words + ([Text("Resumed an unfinished run.", style="note")] if resumed else [])
+
+
+def _takes_features(entry: Entry) -> bool:
+    return len(entry.contract.takes) != 1 or entry.contract.takes[0].space is not None
 
 
 def key_of(depends_on: Mapping[str, Any]) -> str:

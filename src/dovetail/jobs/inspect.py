@@ -7,13 +7,17 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from dovetail.core.errors import SettingsError, argument
+from dovetail.core.records import Record
 from dovetail.core.views import Text
 from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, job, notes_of
 from dovetail.lens.inspection import inspect as look_into
 from dovetail.lens.inspection_record import Inspection, Offer
+from dovetail.lens.profile import profile_over
 from dovetail.report.page import check_suffix, write_report
 from dovetail.settings.inspect import NEEDS, Inspect
+from dovetail.tasks.splits import Split
 
 
 @job
@@ -48,7 +52,39 @@ def inspect(
     return Outcome((*seen.in_brief(), *notes), {**seen.to_plain()["data"], **page}, (seen,))
 
 
-def _page(seen: Inspection, file: Path) -> Path:
+@job
+def inspect_over(
+    frame: Frame,
+    /,
+    parts: str,
+    task: str | None,
+    *,
+    samples: int = Inspect.samples,
+    split: Split = Inspect.split,
+    k: int = Inspect.k,
+    report: str | None = Inspect.report,
+    **others: Any,
+) -> Outcome:
+    """Profiles of all parts that begin so (``"net.epoch*"``), in the order of their names."""
+    if report is not None:
+        check_suffix(Path(report))
+    if others:
+        raise SettingsError(
+            f"{argument(min(others))} means nothing for several parts: their profiles are laid "
+            "side by side"
+        )
+    if task is None:
+        raise SettingsError("profiles of several parts need a task: name the examples")
+    names, _ = frame.that_take_inputs(parts.removesuffix("*"))
+    examples = frame.task(task)
+    each = {name: frame.part(name) for name in sorted(names)}
+    seen = profile_over(each, examples, limit=samples, split=split, k=k, seed=frame.seed)
+    notes = notes_of([examples])
+    page = {} if report is None else {"report": str(_page(seen, Path(report)))}
+    return Outcome((*seen.view(), *notes), {**seen.to_plain()["data"], **page}, (seen,))
+
+
+def _page(seen: Record, file: Path) -> Path:
     return write_report([seen], file, title="What is inside?")
 
 

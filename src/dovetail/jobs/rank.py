@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from dovetail.core.errors import ShelfError
 from dovetail.core.views import Text
 from dovetail.jobs import Outcome
 from dovetail.jobs.frame import Frame, alone, job
@@ -14,8 +13,6 @@ from dovetail.parts.part import Part
 from dovetail.ranking.ranker import rank as rank_parts
 from dovetail.ranking.ranker import rank_over
 from dovetail.settings.rank import Rank
-from dovetail.shelf.entry import Entry
-from dovetail.shelf.store import Shelf
 
 
 @job
@@ -73,22 +70,7 @@ def _candidates(frame: Frame, parts: Sequence[str]) -> tuple[_Loaded, list[Text]
     refs = list(dict.fromkeys(ref for ref in parts if not ref.endswith("*")))
     if parts and not patterns:
         return _Loaded(refs, frame), []
-    newest: dict[str, Entry] = {}
-    for entry in Shelf(frame.folder, create=False).entries():
-        wanted = not parts or any(entry.name.startswith(each[:-1]) for each in patterns)
-        if wanted and (entry.name not in newest or entry.version > newest[entry.name].version):
-            newest[entry.name] = entry
-    backs = [name for name, entry in newest.items() if _takes_features(entry)]
-    refs += [name for name in newest if name not in backs and name not in refs]
-    if not refs:
-        raise ShelfError(
-            f"there is no part on the shelf '{frame.folder}' that takes a task's inputs"
-            + (f" and begins with {patterns[0][:-1]!r}" if patterns else "")
-        )
-    takes = "1 part takes" if len(backs) == 1 else f"{len(backs)} parts take"
+    refs, backs = frame.that_take_inputs(*(each[:-1] for each in patterns), beside=refs)
+    takes = "1 part takes" if backs == 1 else f"{backs} parts take"
     note = Text(f"{takes} the features of others and cannot be ranked.", style="note")
     return _Loaded(refs, frame), [note] if backs else []
-
-
-def _takes_features(entry: Entry) -> bool:
-    return len(entry.contract.takes) != 1 or entry.contract.takes[0].space is not None
