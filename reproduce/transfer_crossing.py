@@ -4,9 +4,10 @@ The source fine-tunes networks of ImageNet and of Places to birds and to indoor 
 more from ImageNet, scenes more from Places, in accuracy and in speed.  Here, fixed before the first
 run:
 
-**Sources.**  LeNet-5 on classes 0 to 4 of MNIST, and of Fashion-MNIST; some 5 000 training images each
-at 8×8, 8 epochs of the house's defaults, one network a seed (0, 1, 2).  **Targets.**  Classes 5 to
-9 of each, 20 training images a class of other images, 500 validation and 1000 test images at most.
+**Sources.**  LeNet-5 on classes 0 to 4 of MNIST, and of Fashion-MNIST; some 5 000 training images
+each at 8×8, 8 epochs of the house's defaults, one network a seed (0, 1, 2).  **Targets.**  Classes
+5 to 9 of each, 20 training images a class of other images, 500 validation and 1000 test images at
+most before the classes are chosen.
 ``dt.lens.transfer_study`` with its defaults: scratch and fine-tuned from either; study seeds are
 the source's.
 
