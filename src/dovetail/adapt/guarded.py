@@ -299,7 +299,8 @@ class _Judged(NamedTuple):
     @property
     def heat(self) -> float:
         """The temperature there; a part of the way, a part of the way between the two."""
-        return self.heats[0] ** (1 - self.share) * self.heats[self.best] ** self.share
+        heat: float = self.heats[0] ** (1 - self.share) * self.heats[self.best] ** self.share
+        return heat
 
 
 def _share(without: Tensor, moved: Tensor, codes: Tensor, loss: float) -> float:
