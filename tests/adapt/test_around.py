@@ -259,6 +259,33 @@ def test_folds_are_averaged_where_they_hold_every_label(low, monkeypatch):
     way, other = near - start, far - start
     # Near its start the network is linear: the mean of the folds goes the way that all labels go.
     assert float(way @ other / (way.norm() * other.norm())) > 0.5
+    ends = []
+    for share in (1.0, 0.5, 0.0):  # of the weights' way; none of it is the head alone
+        monkeypatch.setattr(guarded_module, "_share", lambda *told, share=share: share)
+        some = run(averaged=True, stops=1)
+        weights = torch.cat([p.detach().flatten() for p in some.front.part.module.parameters()])
+        ends.append(weights)
+        torch.testing.assert_close(weights, torch.lerp(start, ends[0], share))
+        assert (some.chosen, some.share) == (("fine-tuned", share) if share else ("probe", 1.0))
     monkeypatch.setattr(guarded_module, "ENOUGH", 10)  # one fold decides, and is not all labels
+    seen.clear()
     run(averaged=True, stops=1)
-    assert seen == [3]
+    assert seen == []
+
+
+def test_the_share_of_moved_layers_is_the_best_of_a_slow_search():
+    draw = torch.Generator().manual_seed(0)
+    codes = torch.arange(60) % 3
+    for noise in (0.5, 1.0, 2.0):
+        without, moved = (
+            nn.functional.one_hot(codes, 3) + scale * torch.randn(60, 3, generator=draw).double()
+            for scale in (1.0, noise)
+        )
+
+        def loss(share, pair=(without, moved)):
+            both = (1 - share) * pair[0] + share * pair[1]
+            heats = torch.logspace(-2, 2, 400, dtype=torch.float64)
+            return min(float(nn.functional.cross_entropy(both / heat, codes)) for heat in heats)
+
+        best = min((0.0, *guarded_module.SHARES), key=loss)
+        assert loss(guarded_module._share(without, moved, codes, loss(0.0))) < loss(best) + 0.005

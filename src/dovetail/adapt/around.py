@@ -10,8 +10,8 @@ the floor: no scale can drown it.
 **Linearised again** at weights :math:`(\theta_*, W_*)` that the labels ask for, the layers below
 the head count as well.  Only the last of them may move, those that cost little beside a pass
 through the network; in a network of few weights all of them.  The others' tangents were measured to
-be noise when labels are few.  Where the way there stops, and whether it is gone at all, is said
-by labels held out (:mod:`dovetail.adapt.guarded`).
+be noise when labels are few.  Where the way there stops, and how much of it is gone, is said by
+labels held out (:mod:`dovetail.adapt.guarded`).
 
 At such a point the network and its linearisation say the same, so the mean is the network's own
 output.  How sure that is comes from Laplace's approximation there, :func:`posterior_at`.
