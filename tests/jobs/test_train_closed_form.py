@@ -119,7 +119,7 @@ def test_pairs_are_refused(tmp_path):
 STEPWISE = {
     **{"epochs": 20, "batch_size": 64, "optimiser": "sgd", "lr": 0.1, "weight_decay": 5e-4},
     **{"schedule": "one-cycle", "clip": 1.0, "augment": "flip", "device": "auto"},
-    **{"resume": True, "checkpoint_seconds": 10.0},
+    **{"resume": True, "checkpoint_seconds": 10.0, "filter": "inputs:10"},
 }
 
 
@@ -147,7 +147,7 @@ def test_options_of_closed_form_are_refused_elsewhere(tmp_path, how, name):
 
 def test_every_option_is_somebodys():
     assert WAYS["closed-form"].settings.declared.keys() == {*CLOSED_FORM, "patience"}
-    assert len(owners_of("epochs")) == 5
+    assert len(owners_of("epochs")) == 6
     assert {*STEPWISE, "momentum", "patience"} == {*Steps.declared}
 
 
