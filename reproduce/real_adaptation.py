@@ -17,10 +17,11 @@ half a point below the probe's in every cell (network, set, labels), above it on
 cells; the log loss is not above the probe's on the mean over cells.
 
 A line a run is kept in ``data/real_adaptation/runs.jsonl``; what is there is not run again, and
-the record is written from all the lines that the selection asks for.  Ways that it does not ask for
-(``--ways probe,linearized``) stay in the record as they are.  ``each run`` has the draws one by
-one.  Several processes may keep theirs in folders of their own: ``cat`` puts the lines together.
-Needs ``make data`` and ``pip install "dovetail[efficientnet]"``.
+the record is written from all the lines that the selection asks for.  Ways and numbers of labels
+that it does not ask for (``--ways linearized --labels 5,20``) stay in the record as they are, for
+what no change can have touched; they are compared by their means then.  ``each run`` has the draws
+one by one.  Several processes may keep theirs in folders of their own: ``cat`` puts the lines
+together.  Needs ``make data`` and ``pip install "dovetail[efficientnet]"``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ LABELS = (1, 5, 20)
 DRAWS = (0, 1, 2)
 SIZE, TEST = 64, 500
 BELOW = 0.005
+MEAN = "mean"
 KEPT = ("network", "set", "labels", "draw", "way", "accuracy", "log loss", "chosen")
 
 Run = dict[str, Any]
@@ -68,7 +70,7 @@ def main() -> None:
     found = [line for cell in grid if (line := kept.find(*cell)) is not None]
     if not found:
         raise SystemExit("nothing was run yet")
-    write(found, args, earlier(args))
+    write(found, args)
 
 
 def _turn(cell: tuple[str, str, int, int, str]) -> tuple[float, int]:
@@ -164,55 +166,61 @@ def run(network: str, name: str, labels: int, draw: int, way: str) -> Run:
 
 
 class Earlier(NamedTuple):
-    """What the record says of ways that are not asked for now."""
+    """What the record says of ways and labels not asked for now: a run a cell, of means."""
 
-    ways: tuple[str, ...]
-    rows: dict[Cell, Run]
+    runs: list[Run]
     settings: dict[str, Any]
 
-    def told(self, word: str) -> dict[str, Any]:
-        """Of a table of the settings, the lines on those ways."""
-        table = self.settings.get(word, {})
-        return {name: each for name, each in table.items() if name.startswith(self.ways)}
+    def less(self) -> dict[str, dict[str, float]]:
+        """What they gained, run by run."""
+        table: dict[str, dict[str, float]] = self.settings.get("less the probe", {})
+        return table
 
-    def draws(self, cell: Cell) -> dict[str, int]:
-        """How many there were in a cell."""
-        said = self.settings["draws"].get("{}, {}, {}".format(*cell), {}) if self.ways else {}
-        return {way: number for way, number in said.items() if way in self.ways}
-
-    def of(self, cell: Cell) -> Run:
-        """Their columns in the row of a cell."""
-        row = self.rows.get(cell, {}) if self.ways else {}
-        return {name: each for name, each in row.items() if name.startswith(self.ways)}
+    def draws(self, cell: Cell, way: str) -> int:
+        """How many are in a cell's mean."""
+        return int(self.settings["draws"]["{}, {}, {}".format(*cell)][way])
 
 
 def earlier(args: argparse.Namespace) -> Earlier:
-    ways = tuple(way for way in WAYS if way not in args.ways)
-    if not ways or not args.output.exists():
-        return Earlier((), {}, {})
+    if not args.output.exists():
+        return Earlier([], {})
     record = load_record(args.output)
     assert isinstance(record, Evidence)
-    rows = {(row["network"], row["set"], row["labels a class"]): row for row in record.rows}
-    return Earlier(ways, rows, dict(record.settings))
+    runs = []
+    for row in record.rows:
+        cell = {"network": row["network"], "set": row["set"], "labels": row["labels a class"]}
+        for way in WAYS:
+            if way in row and not (way in args.ways and cell["labels"] in args.labels):
+                named = {"accuracy": row[way], "log loss": row[f"{way} log loss"]}
+                spent = {"cpu seconds": row[f"{way} seconds"], "draw": MEAN, "way": way}
+                runs.append(cell | named | spent)
+    return Earlier(runs, dict(record.settings))
 
 
-def write(found: list[Run], args: argparse.Namespace, before: Earlier) -> None:
+def write(found: list[Run], args: argparse.Namespace) -> None:
+    before = earlier(args)
     cells: dict[Cell, dict[str, list[Run]]] = {}
-    for one in found:
+    for one in found + before.runs:
         cell = cells.setdefault((one["network"], one["set"], one["labels"]), {})
         cell.setdefault(one["way"], []).append(one)
-    rows = [row_of(cell, ways) | before.of(cell) for cell, ways in sorted(cells.items())]
-    verdicts = before.told("verdicts") | {
+    rows = [row_of(cell, ways) for cell, ways in sorted(cells.items())]
+    verdicts = {
         verdict: holds
-        for way in args.ways
+        for way in WAYS
         if way != "probe"
         for verdict, holds in judged(way, cells).items()
     }
     asked_for = len(NETWORKS) * len(SETS) * len(LABELS) * len(DRAWS) * len(WAYS)
-    draws = {cell: _draws(ways) | before.draws(cell) for cell, ways in sorted(cells.items())}
+    draws = {
+        cell: {
+            way: before.draws(cell, way) if runs[0]["draw"] == MEAN else len(runs)
+            for way, runs in ways.items()
+        }
+        for cell, ways in sorted(cells.items())
+    }
     ran = sum(sum(each.values()) for each in draws.values())
     verdicts["every network, set, number of labels, draw and way was run"] = ran == asked_for
-    less = before.told("less the probe") | paired(cells, args.ways)
+    less = before.less() | paired(cells, args.ways)
     Evidence(
         claim="fine-tuning and inference in a network trained on ImageNet are never half a point "
         "below a probe, above it on average, and no less sure",
@@ -228,14 +236,10 @@ def write(found: list[Run], args: argparse.Namespace, before: Earlier) -> None:
             draws={"{}, {}, {}".format(*cell): each for cell, each in draws.items()},
         )
         | {"verdicts": verdicts, "less the probe": less}
-        | {"means": before.told("means") | means(cells, args.ways)}
-        | {"each run": [{w: one[w] for w in KEPT} for one in found], "kept ways": before.ways},
+        | {"means": means(cells, WAYS)}
+        | {"each run": [{word: one[word] for word in KEPT} for one in found]},
     ).save(args.output)
     print(json.dumps({"verdicts": verdicts, "less the probe": less}, indent=1))
-
-
-def _draws(ways: dict[str, list[Run]]) -> dict[str, int]:
-    return {way: len(runs) for way, runs in ways.items()}
 
 
 def row_of(cell: Cell, ways: dict[str, list[Run]]) -> dict[str, Any]:
@@ -253,12 +257,14 @@ def mean(runs: list[Run], word: str) -> float:
 
 
 def gains(way: str, word: str, cells: dict[Cell, dict[str, list[Run]]]) -> dict[Cell, float]:
-    """The way's mean less the probe's, on draws that both have, by cell."""
+    """The way's mean less the probe's, on draws that both have (or of means), by cell."""
     found = {}
     for cell, ways in cells.items():
         mine, probes = ({one["draw"]: one[word] for one in ways.get(w, [])} for w in (way, "probe"))
         if both := mine.keys() & probes.keys():
             found[cell] = statistics.mean(mine[draw] - probes[draw] for draw in both)
+        elif mine and probes and MEAN in (*mine, *probes):
+            found[cell] = statistics.mean(mine.values()) - statistics.mean(probes.values())
     return found
 
 
@@ -284,7 +290,7 @@ def paired(
         for (_, _, count), each in cells.items():
             probes = {one["draw"]: one for one in each.get("probe", [])}
             for one in each.get(way, []):
-                if count == labels and one["draw"] in probes:
+                if count == labels and one["draw"] in probes and one["draw"] != MEAN:
                     probe = probes[one["draw"]]
                     accuracy.append(one["accuracy"] - probe["accuracy"])
                     loss.append(one["log loss"] - probe["log loss"])
