@@ -106,6 +106,7 @@ def test_a_classifier_comes_back(tmp_path, mean, method):
     ],
     ids=["int16", "float", "bool", "object"],
 )
+@pytest.mark.filterwarnings("ignore:of the labels fitted to")  # which are drawn, not learnt
 def test_classes_keep_their_type(tmp_path, labels):
     fitted = classifier().fit(X, labels)
     twin = LinearizedClassifier.load(fitted.save(tmp_path / "kept"))

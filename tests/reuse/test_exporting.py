@@ -173,6 +173,7 @@ def by_batch():
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:of the labels fitted to")  # of noise nothing is learnt
 def test_what_cannot_be_exported_is_refused_with_a_word(make, message, tmp_path):
     with pytest.raises(ContractError, match=message):
         dt.export(make(), tmp_path / "net.pt2")

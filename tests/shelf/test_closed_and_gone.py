@@ -87,7 +87,7 @@ def once(monkeypatch, where, name, happens):
     monkeypatch.setattr(where, name, call)
 
 
-@pytest.mark.parametrize("moment", ["_reload", "read_note", "_identity", "_listed"])
+@pytest.mark.parametrize("moment", ["_reload", "read_note", "_identity", "_files_of"])
 @pytest.mark.parametrize("whole_name", [True, False], ids=["name", "version"])
 def test_a_part_taken_away_while_the_shelf_is_verified_is_no_damage(
     three, monkeypatch, moment, whole_name
@@ -99,7 +99,7 @@ def test_a_part_taken_away_while_the_shelf_is_verified_is_no_damage(
     assert found.problems == ()
     assert found.foreign == ()
     assert "b@1" not in other
-    assert found.checked == (2 if moment in ("_reload", "_identity", "_listed") else 3)
+    assert found.checked == (2 if moment in ("_reload", "_identity", "_files_of") else 3)
 
 
 def test_a_part_exchanged_while_it_is_verified_is_read_again(three, tiny, monkeypatch):
