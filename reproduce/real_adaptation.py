@@ -220,7 +220,9 @@ def write(found: list[Run], args: argparse.Namespace) -> None:
     }
     ran = sum(sum(each.values()) for each in draws.values())
     verdicts["every network, set, number of labels, draw and way was run"] = ran == asked_for
-    less = before.less() | paired(cells, args.ways)
+    now = {f"{way}, {labels} labels a class" for way in args.ways for labels in args.labels}
+    less = {name: each for name, each in before.less().items() if name not in now}
+    less |= by_means(cells, now) | paired(cells, args.ways)
     Evidence(
         claim="fine-tuning and inference in a network trained on ImageNet are never half a point "
         "below a probe, above it on average, and no less sure",
@@ -301,6 +303,24 @@ def paired(
                 "least": min(accuracy),
                 "log loss": statistics.mean(loss),
                 "most log loss": max(loss),
+            }
+    return found
+
+
+def by_means(
+    cells: dict[Cell, dict[str, list[Run]]], lines: set[str]
+) -> dict[str, dict[str, float]]:
+    """What ways gain over the probe in cells, where the record has one of them as a mean alone."""
+    found: dict[str, dict[str, float]] = {}
+    for way, labels in itertools.product((way for way in WAYS if way != "probe"), LABELS):
+        some = {cell: each for cell, each in cells.items() if cell[2] == labels}
+        if (name := f"{way}, {labels} labels a class") in lines and gains(way, "accuracy", some):
+            accuracy, loss = (gains(way, word, some).values() for word in ("accuracy", "log loss"))
+            found[name] = {
+                "accuracy": statistics.mean(accuracy),
+                "least in a cell": min(accuracy),
+                "log loss": statistics.mean(loss),
+                "most log loss in a cell": max(loss),
             }
     return found
 
