@@ -46,7 +46,7 @@ def test_every_series_and_cell_is_drawn(browser, pages, page, width):
         ".map((m) =>"
         " { const b = m.getBBox(); return [b.width, b.height]; }))"
     )
-    assert len(boxes) == {"gallery": 17, "demo": 45}[page]
+    assert len(boxes) == {"gallery": 17, "demo": 46}[page]
     assert all(boxes)
     # A straight line is as thin as can be, but no mark is nothing.
     assert all(max(box) > 1 for chart in boxes for box in chart)
