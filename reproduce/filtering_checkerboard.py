@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--keep", type=Path, default=Path("/tmp/dovetail-filtering-checkerboard"))
+    parser.add_argument("--keep", type=Path, default=Path("data/filtering-checkerboard"))
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

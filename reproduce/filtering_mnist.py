@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--task", choices=tuple(PRINTED), default="mnist")
-    parser.add_argument("--keep", type=Path, default=Path("/tmp/dovetail-filtering-mnist"))
+    parser.add_argument("--keep", type=Path, default=Path("data/filtering-mnist"))
     parser.add_argument("--before", action="store_true", help="leave out filters while training")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
